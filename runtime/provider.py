@@ -1,0 +1,157 @@
+"""What a host asks of something that can execute a run, and what it hands over.
+
+A provider is driven by one call, :meth:`Provider.execute`. It reports drafts to the sink as they happen, watches its
+context for a request to stop, and returns when its terminal draft was handed over and nothing of the run is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from runtime.events import Draft
+from runtime.types import Capabilities, ExecutionSpec
+
+
+class StopReason(StrEnum):
+    """Why a run was told to stop; the first reason recorded is the one that counts."""
+
+    CANCELLED = "cancelled"
+    """Somebody asked for it, or a foreground run's readers have all gone."""
+    DEADLINE = "deadline"
+    """The run deadline passed."""
+    SILENCE = "silence"
+    """No output for the run's silence bound."""
+    OUTPUT_LIMIT = "output_limit"
+    """More output than the bound."""
+    STORAGE_FULL = "storage_full"
+    """The disk is full or under the watermark."""
+    SINK = "sink"
+    """The host could not take the run's events."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """One request to stop: why, and a sentence for people."""
+
+    reason: StopReason
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Position:
+    """A place in a run's raw output: end offset of a line in bytes, and an index within that line."""
+
+    offset: int = 0
+    index: int = -1
+
+
+class SessionSlot(Protocol):
+    """The private side of the run's logical session: where the provider keeps its native conversation id.
+
+    The native id never leaves this slot: it is no key, no event field, no run identity.
+    """
+
+    @property
+    def native_id(self) -> str | None:
+        """What an earlier run of the session remembered; None when this is the first, or nothing was captured."""
+
+    async def remember(self, native_id: str) -> None:
+        """Store the id under which the next run resumes; durable when this returns."""
+
+
+@dataclass(slots=True, kw_only=True)
+class NoSession:
+    """A slot for hosts without sessions: it remembers in memory."""
+
+    native_id: str | None = None
+
+    async def remember(self, native_id: str) -> None:
+        self.native_id = native_id
+
+
+@dataclass(slots=True, kw_only=True)
+class RunContext:
+    """Cancel, deadline and private place of one run.
+
+    ``directory`` is the run's own directory; it outlives the host, and a provider that survives its host keeps there all
+    that it needs to go on. ``recorded`` is the last output position the host has already stored: a provider asked to
+    execute again reports only what lies beyond. ``deadline_boot_s`` is on CLOCK_BOOTTIME, so neither a restart of the
+    host nor a change of the wall clock moves it. ``native`` holds the directory of bounds the host has set.
+    """
+
+    directory: Path | None = None
+    recorded: Position = Position()
+    adopting: bool = False
+    session: SessionSlot = field(default_factory=NoSession)
+    deadline_boot_s: float | None = None
+    silence_s: float | None = None
+    cancel_grace_s: float = 2.0
+    stop: Stop | None = None
+    _listeners: list[Callable[[], None]] = field(default_factory=list)
+
+    def request_stop(self, stop: Stop) -> bool:
+        """Ask the run to end; True if this is the first request. Later ones change nothing."""
+        if self.stop is not None:
+            return False
+        self.stop = stop
+        for listener in tuple(self._listeners):
+            listener()
+        return True
+
+    def on_stop(self, listener: Callable[[], None]) -> None:
+        """Call *listener* on the loop when the run is asked to stop; at once if it already was."""
+        self._listeners.append(listener)
+        if self.stop is not None:
+            listener()
+
+    async def stopped(self) -> Stop:
+        """Wait until the run is asked to stop."""
+        event = asyncio.Event()
+        self.on_stop(event.set)
+        await event.wait()
+        assert self.stop is not None
+        return self.stop
+
+
+class EventSink(Protocol):
+    """Where a provider reports."""
+
+    async def emit(self, drafts: Sequence[Draft], /) -> None:
+        """Take *drafts* in order. Returns when they are stored; may raise, and then the run is ended by the host."""
+
+
+class Provider(Protocol):
+    """Something that can execute runs: an agent CLI, an external worker, a script."""
+
+    async def capabilities(self) -> Capabilities:
+        """What it serves; immutable. A cancelled caller gets the cancellation, not an empty set."""
+
+    async def execute(self, ctx: RunContext, spec: ExecutionSpec, sink: EventSink) -> None:
+        """Execute *spec*; on return the terminal draft was handed to *sink*, which is never called again.
+
+        When the context is asked to stop, everything of the run is ended first, then this raises. Called again with a
+        directory that has been used, a provider that survives its host goes on with the run it finds there.
+
+        Raises:
+            RunCancelled: the run was cancelled; the child process tree is gone.
+            FailureError: anything else, as a typed failure; an untyped exception counts as ``internal``.
+        """
+
+    async def close(self) -> None:
+        """Release what the provider holds. Called once, after its last run."""
+
+
+@runtime_checkable
+class Describer(Protocol):
+    """A provider that can explain its runs to an operator."""
+
+    def artifacts(self, directory: Path) -> dict[str, Path]:
+        """Files of a run by artifact name (``stderr``, ``raw``); only those that exist."""
+
+    def explain(self, directory: Path) -> dict[str, str]:
+        """Facts of a run for ``show``: redacted argv, exit code, signal; bounded text."""
