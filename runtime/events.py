@@ -110,7 +110,12 @@ class FailureRecord(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
 
     @classmethod
     def of(cls, failure: Failure) -> FailureRecord:
-        return cls(code=failure.code.value, message=failure.message, retryable=bool(failure.retryable), metadata=dict(failure.metadata))
+        return cls(
+            code=failure.code.value,
+            message=failure.message,
+            retryable=bool(failure.retryable),
+            metadata=dict(failure.metadata),
+        )
 
     def to_failure(self) -> Failure:
         known = self.code in FailureCode._value2member_map_
@@ -159,7 +164,9 @@ class RuntimeEvent(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, kw
     @property
     def timestamp(self) -> datetime:
         """The event's time as aware UTC, to the microsecond."""
-        return datetime.fromtimestamp(self.time_ns // 1_000_000_000, UTC).replace(microsecond=self.time_ns // 1000 % 1_000_000)
+        return datetime.fromtimestamp(self.time_ns // 1_000_000_000, UTC).replace(
+            microsecond=self.time_ns // 1000 % 1_000_000
+        )
 
     @property
     def is_terminal(self) -> bool:

@@ -61,11 +61,20 @@ class FailureCode(StrEnum):
     INTERNAL = "internal"
 
 
-RETRYABLE = frozenset({
-    FailureCode.DEADLINE_EXCEEDED, FailureCode.SESSION_BUSY, FailureCode.CAPACITY_EXHAUSTED,
-    FailureCode.PROVIDER_UNREACHABLE, FailureCode.SILENCE_TIMEOUT, FailureCode.WORKSPACE_BUSY, FailureCode.RATE_LIMITED,
-    FailureCode.PROVIDER_OVERLOADED, FailureCode.STORAGE_FULL, FailureCode.DRAINING,
-})
+RETRYABLE = frozenset(
+    {
+        FailureCode.DEADLINE_EXCEEDED,
+        FailureCode.SESSION_BUSY,
+        FailureCode.CAPACITY_EXHAUSTED,
+        FailureCode.PROVIDER_UNREACHABLE,
+        FailureCode.SILENCE_TIMEOUT,
+        FailureCode.WORKSPACE_BUSY,
+        FailureCode.RATE_LIMITED,
+        FailureCode.PROVIDER_OVERLOADED,
+        FailureCode.STORAGE_FULL,
+        FailureCode.DRAINING,
+    }
+)
 """Codes for which trying again later can help (advice to the caller; nothing here retries because of it)."""
 
 
@@ -240,7 +249,13 @@ def encode_failure(failure: Failure) -> bytes:
         code = metadata.pop(ORIGINAL_CODE)
         if (displaced := metadata.pop(f"{ORIGINAL_CODE}.displaced", None)) is not None:
             metadata[ORIGINAL_CODE] = displaced
-    envelope = {"v": ENVELOPE_VERSION, "code": code, "message": failure.message, "retryable": failure.retryable, "metadata": metadata}
+    envelope = {
+        "v": ENVELOPE_VERSION,
+        "code": code,
+        "message": failure.message,
+        "retryable": failure.retryable,
+        "metadata": metadata,
+    }
     return msgspec.json.encode(envelope, order="sorted")
 
 

@@ -16,15 +16,29 @@ MASK = "[redacted]"
 
 _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.S), MASK),
-    (re.compile(r"(?i)\b((?:proxy-)?authorization\s*[:=]\s*)(?:(?:bearer|basic|token|digest)\s+)?[^\s,;\"']+"), rf"\1{MASK}"),
+    (
+        re.compile(r"(?i)\b((?:proxy-)?authorization\s*[:=]\s*)(?:(?:bearer|basic|token|digest)\s+)?[^\s,;\"']+"),
+        rf"\1{MASK}",
+    ),
     (re.compile(r"(?i)\b(bearer\s+)[A-Za-z0-9._~+/=-]{8,}"), rf"\1{MASK}"),
-    (re.compile(r"(?i)\b((?:x-)?api[-_]?key|access[-_]?token|auth[-_]?token|secret|password|passwd|client[-_]secret)(\"?\s*[:=]\s*\"?)[^\s,;\"'&]{4,}"), rf"\1\2{MASK}"),
+    (
+        re.compile(
+            r"(?i)\b((?:x-)?api[-_]?key|access[-_]?token|auth[-_]?token|secret|password|passwd|client[-_]secret)(\"?\s*[:=]\s*\"?)[^\s,;\"'&]{4,}"
+        ),
+        rf"\1\2{MASK}",
+    ),
     (re.compile(r"\b([a-zA-Z][a-zA-Z0-9+.-]*://)[^\s/@]+@"), rf"\1{MASK}@"),
     (re.compile(r"\b(?:sk|pk|rk)-[A-Za-z0-9_-]{8,}"), MASK),
     (re.compile(r"\b(?:gh[pousr]_[A-Za-z0-9]{16,}|github_pat_[A-Za-z0-9_]{16,}|glpat-[A-Za-z0-9_-]{12,})"), MASK),
-    (re.compile(r"\b(?:xox[abpors]-[A-Za-z0-9-]{8,}|AKIA[0-9A-Z]{12,}|AIza[0-9A-Za-z_-]{20,}|tok_[A-Za-z0-9_]{8,})"), MASK),
+    (
+        re.compile(r"\b(?:xox[abpors]-[A-Za-z0-9-]{8,}|AKIA[0-9A-Z]{12,}|AIza[0-9A-Za-z_-]{20,}|tok_[A-Za-z0-9_]{8,})"),
+        MASK,
+    ),
     (re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?"), MASK),
-    (re.compile(r"\b(?:10\.\d{1,3}|192\.168|169\.254|172\.(?:1[6-9]|2\d|3[01]))\.\d{1,3}\.\d{1,3}(?::\d+)?\b"), "[private host]"),
+    (
+        re.compile(r"\b(?:10\.\d{1,3}|192\.168|169\.254|172\.(?:1[6-9]|2\d|3[01]))\.\d{1,3}\.\d{1,3}(?::\d+)?\b"),
+        "[private host]",
+    ),
     (re.compile(r"(?i)\b[a-z0-9][a-z0-9.-]*\.(?:internal|local|lan|corp|intranet)\b(?::\d+)?"), "[private host]"),
 )
 
@@ -41,7 +55,7 @@ def clip(text: str, limit: int, *, keep: str = "head") -> str:
     if len(text) <= limit:
         return text
     if keep == "tail":
-        return "…" + text[len(text) - limit + 1:]
+        return "…" + text[len(text) - limit + 1 :]
     return text[: limit - 1] + "…"
 
 

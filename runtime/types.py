@@ -82,7 +82,9 @@ class ExecutionSpec:
         check_timeout(self.timeout)
         for key, value in self.metadata.items():
             if not isinstance(key, str) or not isinstance(value, str):
-                raise InvalidRequest(f"metadata {key!r} must be a string, found {type(value).__name__}", field="metadata")
+                raise InvalidRequest(
+                    f"metadata {key!r} must be a string, found {type(value).__name__}", field="metadata"
+                )
         _freeze_maps(self)
 
 
@@ -91,16 +93,19 @@ class Capabilities:
     """What a provider serves. ``max_concurrency`` 0 means that only the host's own limit applies.
 
     ``survives_host`` says that a run goes on while the host is away, so a restarted host calls ``execute`` again with
-    the same run directory to adopt it.
+    the same run directory to adopt it. ``default_workspace`` is used when a request names none; empty: a private directory.
     """
 
     targets: tuple[str, ...]
     max_concurrency: int = 0
     survives_host: bool = False
+    default_workspace: str = ""
 
     def __post_init__(self) -> None:
         if self.max_concurrency < 0:
-            raise InvalidRequest(f"max_concurrency is {self.max_concurrency}; it must be 0 or more", field="max_concurrency")
+            raise InvalidRequest(
+                f"max_concurrency is {self.max_concurrency}; it must be 0 or more", field="max_concurrency"
+            )
 
 
 def parse_session_mode(value: str) -> SessionMode:
@@ -123,14 +128,19 @@ def check_timeout(timeout: timedelta | None) -> None:
     if not isinstance(timeout, timedelta):
         raise InvalidRequest(f"timeout must be a duration, found {timeout!r}", field="timeout")
     if timeout < timedelta(0):
-        raise InvalidRequest(f"timeout is {timeout.total_seconds()} s; use 0 for none, or a positive duration", field="timeout")
+        raise InvalidRequest(
+            f"timeout is {timeout.total_seconds()} s; use 0 for none, or a positive duration", field="timeout"
+        )
 
 
 def check_id(value: str, *, name: str) -> None:
     """Refuse an id that could mean something else as a path, an option or a query."""
     if not RUN_ID.fullmatch(value):
         shown = value[:40] + ("…" if len(value) > 40 else "")
-        raise InvalidRequest(f"{name} {shown!r} is not allowed; use 1 to 128 of A-Z a-z 0-9 . _ - beginning with a letter or digit", field=name)
+        raise InvalidRequest(
+            f"{name} {shown!r} is not allowed; use 1 to 128 of A-Z a-z 0-9 . _ - beginning with a letter or digit",
+            field=name,
+        )
 
 
 def freeze(value: Any) -> Any:
@@ -154,5 +164,3 @@ def thaw(value: Any) -> Any:
 def _freeze_maps(value: RunRequest | ExecutionSpec) -> None:
     object.__setattr__(value, "policy", freeze(value.policy))
     object.__setattr__(value, "metadata", freeze(value.metadata))
-
-

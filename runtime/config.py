@@ -1,0 +1,40 @@
+"""The runtime's settings, as one frozen value. Parsing and its errors are the host's (``node/config.py``)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeConfig:
+    """Bounds and times of a runtime; times in seconds, sizes in bytes."""
+
+    data_dir: Path
+    max_concurrent_runs: int = 64
+    foreground_grace_s: float = 10.0
+    cancel_grace_s: float = 2.0
+    exit_grace_s: float = 0.5
+    silence_timeout_s: float = 1800.0
+    """An agent may run a quiet build for long; half an hour without a byte is no work."""
+    sink_timeout_s: float = 30.0
+    anonymous_session_ttl_s: float = 3600.0
+    keep_runs_s: float = 7 * 86400.0
+    tombstone_s: float = 30 * 86400.0
+    max_input_bytes: int = 3_500_000
+    output_bytes: int = 1 << 30
+    disk_watermark_bytes: int = 64 << 20
+    max_line_bytes: int = 64 << 20
+    ring_bytes: int = 256 << 10
+
+    def limits(self) -> dict[str, int]:
+        """What a caller may need to know before asking."""
+        return {
+            "max_concurrent_runs": self.max_concurrent_runs,
+            "max_input_bytes": self.max_input_bytes,
+            "output_bytes": self.output_bytes,
+            "max_line_bytes": self.max_line_bytes,
+            "silence_timeout_s": int(self.silence_timeout_s),
+            "foreground_grace_s": int(self.foreground_grace_s),
+            "keep_runs_s": int(self.keep_runs_s),
+        }

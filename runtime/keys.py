@@ -1,0 +1,36 @@
+"""The ids the host makes: time-ordered run keys, session ids, and the digest by which two requests are the same."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+
+import msgspec
+
+from runtime.types import RunRequest, thaw
+
+LOCAL = "local"
+"""The principal of every caller until callers are told apart; part of every key from the first day."""
+
+_CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+
+
+def new_ulid(now_ms: int | None = None) -> str:
+    """26 characters that sort by time of making: 48 bits of milliseconds, 80 random bits."""
+    stamp = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    value = (stamp << 80) | int.from_bytes(os.urandom(10), "big")
+    return "".join(_CROCKFORD[(value >> shift) & 31] for shift in range(125, -1, -5))
+
+
+def request_digest(request: RunRequest) -> str:
+    """SHA-256 over the canonical encoding of all that was asked for; equal requests have equal digests.
+
+    ``run_id`` is left out: it is the key under which digests are compared, and a caller that let the host make the id can
+    so repeat its request under it.
+    """
+    fields = {name: getattr(request, name) for name in RunRequest.__dataclass_fields__ if name != "run_id"}
+    fields["policy"] = thaw(request.policy)
+    fields["metadata"] = dict(request.metadata)
+    fields["timeout"] = None if request.timeout is None else request.timeout.total_seconds()
+    return hashlib.sha256(msgspec.json.encode(fields, order="deterministic")).hexdigest()

@@ -1,0 +1,213 @@
+"""One live run: its events on their way to the journal and the readers, and the order in which it ends.
+
+The order of the end is the heart of the promises: ticket and session are free, then the terminal is in the journal and
+synced, and only then can any reader see it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from runtime.cancellation import to_the_end
+from runtime.capacity import Ticket
+from runtime.emitter import Emitter
+from runtime.events import EventType, RuntimeEvent
+from runtime.feed import Cursor, Feed
+from runtime.journal import NAME as JOURNAL
+from runtime.journal import Journal, StorageFull
+from runtime.provider import RunContext, Stop, StopReason
+from runtime.records import RunRecord, RunState
+from runtime.registry import Lease
+from runtime.sessions import Session, Sessions
+from runtime.types import ExecutionSpec
+
+log = logging.getLogger(__name__)
+
+CANCEL_FILE = "cancel"
+_OUTCOMES = {
+    EventType.COMPLETE: RunState.COMPLETE,
+    EventType.ERROR: RunState.ERROR,
+    EventType.CANCELLED: RunState.CANCELLED,
+}
+
+
+_CANCELLABLE = frozenset({RunState.ACCEPTED, RunState.RUNNING})
+"""States in which a cancel still counts; afterwards it is answered with how the run ended."""
+
+
+class SessionView:
+    """The run's private view of its session: the provider's own id, and nothing else."""
+
+    def __init__(self, sessions: Sessions, session: Session) -> None:
+        self._sessions, self._session = sessions, session
+
+    @property
+    def native_id(self) -> str | None:
+        return self._sessions.native_id(self._session)
+
+    async def remember(self, native_id: str) -> None:
+        await self._sessions.remember(self._session, native_id)
+
+
+class LiveRun:
+    """A run between acceptance and its recorded outcome. It is the writer its emitter writes to."""
+
+    def __init__(
+        self,
+        *,
+        record: RunRecord,
+        spec: ExecutionSpec,
+        directory: Path,
+        ctx: RunContext,
+        feed: Feed,
+        lease: Lease,
+        ticket: Ticket,
+        session: Session,
+        free_session: Callable[[], None],
+    ) -> None:
+        self.record, self.spec, self.directory = record, spec, directory
+        self.ctx, self.feed, self.lease, self.session = ctx, feed, lease, session
+        self._ticket, self._free_session = ticket, free_session
+        self._journal: Journal | None = None
+        self.emitter: Emitter | None = None
+        self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.task: asyncio.Task[None] | None = None
+        self.ended = asyncio.Event()
+        self.readers = 0
+        self._grace: asyncio.TimerHandle | None = None
+        self._cancel_written: asyncio.Task[None] | None = None
+
+    # -- events -----------------------------------------------------------------------------------------------------
+
+    def open_journal(self) -> None:
+        self._journal = Journal(self.directory)
+
+    async def write(self, events: Sequence[RuntimeEvent]) -> None:
+        """Store and show *events*; the terminal one in the order of the end."""
+        if not events[-1].is_terminal:
+            self._store(events)
+            return
+        if len(events) > 1:
+            self._store(events[:-1])
+        await to_the_end(self._end(events[-1]))
+
+    def _store(self, events: Sequence[RuntimeEvent]) -> None:
+        assert self._journal is not None
+        self._journal.append(events)
+        if self.record.state is RunState.ACCEPTED:
+            self.record = replace(self.record, state=RunState.RUNNING)
+        self.feed.publish(events)
+
+    async def _end(self, terminal: RuntimeEvent) -> None:
+        assert self._journal is not None
+        self.release()
+        try:
+            self._journal.append([terminal])
+            await asyncio.to_thread(self._journal.sync)
+        except (StorageFull, OSError):
+            # shown all the same: nobody may wait for ever; the index row stays open and the next start decides again
+            log.exception("terminal could not be stored", extra={"run_id": self.spec.run_id})
+        failure = None if terminal.failure is None else terminal.failure.to_failure()
+        self.record = replace(self.record, state=_OUTCOMES[terminal.type], ended_ns=terminal.time_ns, failure=failure)
+        self.feed.publish([terminal])
+        self.feed.end()
+        self.ended.set()
+
+    def cursor(self, after: int) -> Cursor:
+        """A new place in this run's events, beyond *after*."""
+        return Cursor(self.directory / JOURNAL, after=after, feed=self.feed, last=0)
+
+    def release(self) -> None:
+        """Free what the run occupied: its execution slot and its session. Repeating does nothing."""
+        self._ticket.release()
+        self._free_session()
+
+    def close(self) -> None:
+        """Let go of the journal; the readers go on with the file."""
+        self.release()
+        self.lease.release()
+        self._cancel_grace()
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
+        self.feed.end()
+        self.ended.set()
+
+    # -- readers and the end of their patience -----------------------------------------------------------------------
+
+    def attach(self) -> None:
+        self.readers += 1
+        self._cancel_grace()
+
+    def detach(self, grace_s: float, abandon: Callable[[], None]) -> None:
+        """One reader less; the last one of a foreground run starts the grace, after which *abandon* is called."""
+        self.readers -= 1
+        self.start_grace(grace_s, abandon)
+
+    def start_grace(self, grace_s: float, abandon: Callable[[], None]) -> None:
+        if self.readers or self.spec.background or self.ended.is_set():
+            return
+        self._cancel_grace()
+        self._grace = asyncio.get_running_loop().call_later(grace_s, abandon)
+
+    def _cancel_grace(self) -> None:
+        if self._grace is not None:
+            self._grace.cancel()
+            self._grace = None
+
+    # -- stopping ---------------------------------------------------------------------------------------------------
+
+    @property
+    def is_ending(self) -> bool:
+        """The terminal is decided, though perhaps not visible yet."""
+        return self.ended.is_set() or (self.emitter is not None and self.emitter.has_ended)
+
+    async def cancel(self, reason: str) -> bool:
+        """Record the cancel durably, then ask the run to end; False when its outcome was decided before."""
+        if self.is_ending or self.ctx.stop is not None:
+            return self._was_cancelled()
+        if self._cancel_written is None:
+            self._cancel_written = asyncio.create_task(asyncio.to_thread(write_cancel, self.directory, reason))
+        await asyncio.shield(self._cancel_written)
+        if not self.is_ending:
+            self.ctx.request_stop(Stop(reason=StopReason.CANCELLED, message=reason))
+        return self._was_cancelled()
+
+    def _was_cancelled(self) -> bool:
+        """The run ends as cancelled, or is on its way there."""
+        stop = self.ctx.stop
+        return stop is not None and stop.reason is StopReason.CANCELLED and self.record.state in _CANCELLABLE
+
+
+def write_cancel(directory: Path, reason: str) -> None:
+    """Make the cancel of the run in *directory* durable, before the first signal. Blocks."""
+    temporary = directory / f"{CANCEL_FILE}.tmp"
+    with open(temporary, "w", encoding="utf-8") as file:
+        json.dump({"reason": reason, "time_ns": time.time_ns()}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, directory / CANCEL_FILE)
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def read_cancel(directory: Path) -> Stop | None:
+    """The cancel an earlier host process recorded for the run in *directory*."""
+    try:
+        with open(directory / CANCEL_FILE, encoding="utf-8") as file:
+            reason = str(json.load(file).get("reason", ""))
+    except FileNotFoundError:
+        return None
+    except (ValueError, AttributeError):
+        reason = ""  # the file is there: a cancel was asked for, whatever is in it
+    return Stop(reason=StopReason.CANCELLED, message=reason or "cancelled")

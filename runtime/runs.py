@@ -1,0 +1,383 @@
+"""The engine of single runs: accept, execute, follow, cancel.
+
+A run is accepted when its row is durable; from then on it reaches exactly one terminal, in this process or the next. The
+claims on id, session and slot are made in one step without a gap, before the row is written, and undone if it cannot be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from runtime import records, sessions
+from runtime.capacity import Capacity
+from runtime.clock import Alarm, boot_id, boot_time_s
+from runtime.config import RuntimeConfig
+from runtime.emitter import Emitter, execute
+from runtime.failure import FailureCode, FailureError, TargetNotFound
+from runtime.feed import Feed
+from runtime.index import Index
+from runtime.keys import LOCAL, new_ulid, request_digest
+from runtime.provider import RunContext, Stop, StopReason
+from runtime.readers import Reader, check_cursor, read_ended
+from runtime.records import RunRecord, RunState
+from runtime.registry import Lease, Registry
+from runtime.resolve import HostPolicy, check_request, check_same, check_workspace, parse_policy, run_not_found
+from runtime.run import LiveRun, SessionView
+from runtime.sessions import Session, Sessions
+from runtime.storage import Storage
+from runtime.types import ExecutionSpec, RunRequest, SessionMode
+
+log = logging.getLogger(__name__)
+
+CANCEL_REPORT_S = 3.0
+"""How long beyond the grace a cancel call waits to tell the outcome."""
+PREVIOUS_TURN_S = 5.0
+"""How long a turn waits for what is left of the one before it on its session."""
+
+
+class Draining(FailureError):
+    """The node takes no new runs; try another, or this one later."""
+
+    code = FailureCode.DRAINING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelReceipt:
+    """What a cancel did: accepted, or too late because the run had ended; and the state it is in now."""
+
+    accepted: bool
+    state: RunState
+
+
+class Runs:
+    """All runs of one data directory. One per host process, used on one loop; made by :func:`open_runs`."""
+
+    def __init__(
+        self, config: RuntimeConfig, storage: Storage, index: Index, registry: Registry, known: Sessions
+    ) -> None:
+        self.config, self.storage, self.index, self.registry, self.sessions = config, storage, index, registry, known
+        self.capacity = Capacity(config.max_concurrent_runs)
+        self.live: dict[tuple[str, str], LiveRun] = {}
+        self.recovered = asyncio.Event()
+        self.is_draining = False
+        self._last_turn: dict[str, asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    @property
+    def readers(self) -> int:
+        return sum(run.readers for run in self.live.values())
+
+    # -- accept -----------------------------------------------------------------------------------------------------
+
+    async def dispatch(
+        self, request: RunRequest, *, principal: str = LOCAL, after: int = 0, outer_deadline_s: float | None = None
+    ) -> Reader:
+        """Accept *request* and return a reader on its events; the same request again returns another reader.
+
+        *outer_deadline_s* is the caller's own patience in seconds: it bounds a foreground run, and is no part of the
+        request.
+
+        Raises:
+            FailureError: nothing was accepted, and no process was started.
+        """
+        await self.recovered.wait()
+        mode = check_request(request, max_input_bytes=self.config.max_input_bytes)
+        policy = parse_policy(request.policy)
+        run_id = request.run_id or new_ulid().lower()
+        digest = request_digest(request)
+        found = await self._find(principal, run_id)
+        if found is None:
+            lease = await self._lease(request)
+            found = self.live.get((principal, run_id))  # the same request may have come in while we waited
+            if found is None:
+                return await self._accept(
+                    self._claim(request, mode, policy, lease, principal, run_id, digest, outer_deadline_s), after
+                )
+            lease.release()
+        check_same(found.record if isinstance(found, LiveRun) else found, digest)
+        return await self._reader(found, after)
+
+    async def _lease(self, request: RunRequest) -> Lease:
+        if self.is_draining:
+            raise Draining("this node takes no new runs; dispatch to another node")
+        lease = self.registry.lease(adapter=request.adapter, target=request.target)
+        try:
+            served = (await lease.provider.capabilities()).targets
+        except BaseException:
+            lease.release()
+            raise
+        if lease.target not in served:
+            lease.release()
+            raise TargetNotFound(f"target {lease.target!r} is no longer served by its provider", target=lease.target)
+        return lease
+
+    def _claim(
+        self, request: RunRequest, mode: SessionMode, policy: HostPolicy, lease: Lease, principal: str, run_id: str,
+        digest: str, outer_deadline_s: float | None,
+    ) -> LiveRun:  # fmt: skip
+        """Take id, session and slot in one step; nothing is awaited here."""
+        ulid, now_ns = new_ulid(), time.time_ns()
+        try:
+            session = self.sessions.claim(
+                principal=principal, session_id=request.session_id, mode=mode, adapter=lease.adapter, target=lease.target,
+                run=ulid, now_ns=now_ns,
+            )  # fmt: skip
+        except FailureError:
+            lease.release()
+            raise
+        try:
+            ticket = self.capacity.take(
+                adapter=lease.adapter, target=lease.target, target_limit=lease.capabilities.max_concurrency
+            )
+        except FailureError:
+            self.sessions.release(principal, session.session_id, ulid)
+            lease.release()
+            raise
+        spec = _spec(request, mode, lease, run_id, session.session_id, self._workspace(request, lease, session))
+        record = RunRecord(
+            ulid=ulid, principal=principal, run_id=run_id, digest=digest, spec=spec, session_id=session.session_id,
+            accepted_ns=now_ns, boot_id=boot_id(), deadline_boot_s=_deadline(request, outer_deadline_s),
+            shared_with=self._sharing(spec.workspace),
+        )  # fmt: skip
+        run = LiveRun(
+            record=record, spec=spec, directory=self.storage.run_directory(ulid), ctx=self._context(record, session, policy),
+            feed=Feed(ring_bytes=self.config.ring_bytes), lease=lease, ticket=ticket, session=session,
+            free_session=lambda: self.sessions.release(principal, session.session_id, ulid),
+        )  # fmt: skip
+        self.live[principal, run_id] = run
+        return run
+
+    async def _accept(self, run: LiveRun, after: int) -> Reader:
+        """Make the claim durable and begin; undo it when that fails."""
+        run.attach()
+        reader = Reader(run.spec.run_id, run.cursor(0), lambda: self._detach(run))
+        try:
+            check_cursor(run.spec.run_id, after, first=1, last=0)
+            stored = asyncio.ensure_future(self.index.run(_acceptance(run)))
+            self.storage.make_run_directory(run.record.ulid)  # while the row is being committed
+            self.storage.make_private_workspace(run.session.key)
+            check_workspace(run.spec.workspace)
+            run.open_journal()
+            await stored
+        except BaseException as error:
+            self._forget(run, error)
+            reader.close()
+            raise
+        self.sessions.admit(run.session)
+        run.accepted.set_result(None)
+        log.info("accepted", extra={"run_id": run.spec.run_id, "target": run.spec.target})
+        self.begin(run, Emitter(run.ctx, run.spec, run, sink_timeout_s=self.config.sink_timeout_s))
+        return reader
+
+    def _forget(self, run: LiveRun, error: BaseException) -> None:
+        self.live.pop((run.record.principal, run.spec.run_id), None)
+        run.accepted.set_exception(error)
+        run.accepted.exception()  # a duplicate call may wait for it; nobody has to
+        run.close()
+        self.storage.remove_run(run.record.ulid)
+
+    def _workspace(self, request: RunRequest, lease: Lease, session: Session) -> str:
+        return (
+            request.workspace
+            or lease.capabilities.default_workspace
+            or str(self.storage.private_workspace(session.key))
+        )
+
+    def _sharing(self, workspace: str) -> tuple[str, ...]:
+        return tuple(
+            run.spec.run_id for run in self.live.values() if run.spec.workspace == workspace and not run.is_ending
+        )
+
+    def _context(self, record: RunRecord, session: Session, policy: HostPolicy) -> RunContext:
+        return RunContext(
+            directory=self.storage.run_directory(record.ulid), session=SessionView(self.sessions, session),
+            deadline_boot_s=record.deadline_boot_s, silence_s=policy.silence_timeout_s or self.config.silence_timeout_s,
+            cancel_grace_s=self.config.cancel_grace_s,
+        )  # fmt: skip
+
+    # -- execute ----------------------------------------------------------------------------------------------------
+
+    def begin(self, run: LiveRun, emitter: Emitter) -> None:
+        """Execute the accepted *run* in a task of its own; this object owns the task."""
+        run.emitter = emitter
+        previous = self._last_turn.get(run.session.key)
+        task = asyncio.create_task(self._drive(run, emitter, previous), name=f"run {run.spec.run_id}")
+        run.task = self._last_turn[run.session.key] = task
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _drive(self, run: LiveRun, emitter: Emitter, previous: asyncio.Task[None] | None) -> None:
+        alarm = self._deadline_alarm(run)
+        try:
+            if previous is not None:
+                await asyncio.wait([previous], timeout=PREVIOUS_TURN_S)
+            await execute(run.lease.provider, run.ctx, run.spec, emitter)
+        except FailureError as error:
+            log.error("run ended without a stored terminal: %s", error, extra={"run_id": run.spec.run_id})
+        finally:
+            if alarm is not None:
+                alarm.cancel()
+            await self._close(run)
+
+    def _deadline_alarm(self, run: LiveRun) -> Alarm | None:
+        at = run.record.deadline_boot_s
+        stop = Stop(reason=StopReason.DEADLINE, message="the run deadline passed")
+        return None if at is None else Alarm(at, lambda: run.ctx.request_stop(stop))
+
+    async def _close(self, run: LiveRun) -> None:
+        """Record the outcome in the index and let go; readers have seen the terminal already."""
+        run.close()
+        record = run.record
+        if record.state.is_terminal and record.ended_ns is not None:
+            await self.index.run(
+                records.finish(
+                    record.ulid,
+                    state=record.state,
+                    ended_ns=record.ended_ns,
+                    failure=record.failure,
+                    recovered=record.recovered,
+                )
+            )
+            log.info("ended", extra={"run_id": run.spec.run_id, "state": record.state.value})
+        self.live.pop((record.principal, record.run_id), None)
+        if self._last_turn.get(run.session.key) is run.task:
+            del self._last_turn[run.session.key]
+
+    # -- follow -----------------------------------------------------------------------------------------------------
+
+    async def attach(self, run_id: str, *, principal: str = LOCAL, after: int = 0) -> Reader:
+        """A reader on the run's events beyond sequence *after*, live or ended.
+
+        Raises:
+            NotFound: no such run of this principal.
+            InvalidRequest: *after* is negative.
+            CursorOutOfRange: events after it are not held, or it lies beyond the last.
+        """
+        await self.recovered.wait()
+        return await self._reader(await self._get(principal, run_id), after)
+
+    async def _reader(self, found: LiveRun | RunRecord, after: int) -> Reader:
+        if isinstance(found, RunRecord):
+            return read_ended(found, self.storage.run_directory(found.ulid), after)
+        await asyncio.shield(found.accepted)
+        if found.ended.is_set() and found.record.ended_ns is not None:
+            return read_ended(found.record, found.directory, after)
+        check_cursor(found.spec.run_id, after, first=1, last=found.feed.published)
+        found.attach()
+        return Reader(found.spec.run_id, found.cursor(after), lambda: self._detach(found))
+
+    def _detach(self, run: LiveRun) -> None:
+        run.detach(self.config.foreground_grace_s, lambda: self.abandon(run))
+
+    def abandon(self, run: LiveRun) -> None:
+        """Nobody has read a foreground run for the whole grace: cancel it."""
+        task = asyncio.create_task(run.cancel(f"no reader for {self.config.foreground_grace_s:g} s"), name="abandon")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- look and cancel --------------------------------------------------------------------------------------------
+
+    async def cancel(self, run_id: str, *, principal: str = LOCAL, reason: str = "") -> CancelReceipt:
+        """End the run as cancelled; returns when it has ended, or when the grace is over. Idempotent.
+
+        Raises:
+            NotFound: no such run of this principal.
+        """
+        await self.recovered.wait()
+        found = await self._get(principal, run_id)
+        if isinstance(found, RunRecord):
+            return CancelReceipt(accepted=False, state=found.state)
+        await asyncio.shield(found.accepted)
+        accepted = await found.cancel(reason or "cancelled on request")
+        try:
+            async with asyncio.timeout(self.config.cancel_grace_s + CANCEL_REPORT_S):
+                await found.ended.wait()
+        except TimeoutError:
+            pass  # the kill goes on; the state says that it is not over
+        return CancelReceipt(accepted=accepted, state=found.record.state)
+
+    async def get(self, run_id: str, *, principal: str = LOCAL) -> RunRecord:
+        """The run as it is now."""
+        await self.recovered.wait()
+        found = await self._get(principal, run_id)
+        return found.record if isinstance(found, LiveRun) else found
+
+    async def page(
+        self, *, principal: str = LOCAL, before: str = "", limit: int = 100, active_only: bool = False
+    ) -> list[RunRecord]:
+        """The principal's runs, newest first, beginning before the run with key *before*."""
+        await self.recovered.wait()
+        found = await self.index.run(records.page(principal, before=before, limit=limit, active_only=active_only))
+        return [live.record if (live := self.live.get((principal, r.run_id))) else r for r in found]
+
+    async def _get(self, principal: str, run_id: str) -> LiveRun | RunRecord:
+        found = await self._find(principal, run_id)
+        if found is None:
+            raise run_not_found(run_id)
+        return found
+
+    async def _find(self, principal: str, run_id: str) -> LiveRun | RunRecord | None:
+        if (live := self.live.get((principal, run_id))) is not None:
+            return live
+        record = await self.index.run(records.find(principal, run_id))
+        return self.live.get((principal, run_id)) or record
+
+    # -- leave ------------------------------------------------------------------------------------------------------
+
+    async def close(self, *, grace_s: float = 5.0) -> None:
+        """Take no more runs. Runs that survive their host are left to the next process; the others are cancelled."""
+        self.is_draining = True
+        staying = [run for run in self.live.values() if not run.lease.capabilities.survives_host]
+        for run in staying:
+            run.ctx.request_stop(Stop(reason=StopReason.CANCELLED, message="the node is shutting down"))
+        tasks = {run.task for run in staying if run.task is not None}
+        if tasks:
+            await asyncio.wait(tasks, timeout=grace_s)
+        for task in tuple(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(tuple(self._tasks), timeout=grace_s)
+
+
+@asynccontextmanager
+async def open_runs(config: RuntimeConfig, storage: Storage, index: Index, registry: Registry) -> AsyncIterator[Runs]:
+    """The engine over what is stored; it accepts nothing until ``recovered`` is set (:mod:`runtime.recovery`)."""
+    runs = Runs(config, storage, index, registry, await Sessions.load(index))
+    try:
+        yield runs
+    finally:
+        await runs.close()
+
+
+def _acceptance(run: LiveRun) -> Callable[[sqlite3.Connection], None]:
+    """Session and run in one transaction: no session is left behind by a run that was not accepted."""
+
+    def operation(connection: sqlite3.Connection) -> None:
+        sessions.save(run.session)(connection)
+        records.insert(run.record)(connection)
+
+    return operation
+
+
+def _spec(
+    request: RunRequest, mode: SessionMode, lease: Lease, run_id: str, session_id: str, workspace: str
+) -> ExecutionSpec:
+    return ExecutionSpec(
+        run_id=run_id, adapter=lease.adapter, target=lease.target, session_id=session_id, session_mode=mode,
+        background=request.background, workspace=workspace, policy=request.policy, input=request.input,
+        timeout=request.timeout, metadata=request.metadata,
+    )  # fmt: skip
+
+
+def _deadline(request: RunRequest, outer_s: float | None) -> float | None:
+    """The boot time of the run deadline: its own time-out, and for a foreground run the caller's if that is tighter."""
+    bounds = [request.timeout.total_seconds()] if request.timeout else []
+    if outer_s is not None and not request.background:
+        bounds.append(outer_s)
+    return boot_time_s() + min(bounds) if bounds else None

@@ -1,0 +1,156 @@
+"""Logical sessions: conversations with an id of the host's, on which one run is active at a time.
+
+All sessions are held in memory and written through to the index, so that claiming one is a plain function without a gap
+between looking and taking. A provider's own conversation id is a private attribute, handed out only by its slot.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from runtime.failure import Conflict, SessionBusy, SessionNotFound
+from runtime.index import Index, statement
+from runtime.keys import new_ulid
+from runtime.types import SessionMode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """One logical session. ``key`` names its private directory; ids of callers never become paths."""
+
+    principal: str
+    session_id: str
+    key: str
+    adapter: str
+    target: str
+    anonymous: bool
+    created_ns: int
+    used_ns: int
+    _native_id: str | None = None
+
+
+class Sessions:
+    """Every session of the data directory, and which run has which."""
+
+    def __init__(self, index: Index, sessions: Iterable[Session] = ()) -> None:
+        self._index = index
+        self._sessions = {(s.principal, s.session_id): s for s in sessions}
+        self._active: dict[tuple[str, str], str] = {}
+
+    @classmethod
+    async def load(cls, index: Index) -> Sessions:
+        return cls(index, await index.run(_all))
+
+    def claim(
+        self, *, principal: str, session_id: str, mode: SessionMode, adapter: str, target: str, run: str, now_ns: int
+    ) -> Session:
+        """Take the session for the run with key *run*, making it when the mode allows; nothing is stored yet.
+
+        The caller stores it with :func:`save` in the same transaction as the run, or calls :meth:`release`.
+
+        Raises:
+            SessionNotFound: required, but there is none, or it is another target's.
+            SessionBusy: another run has it.
+            Conflict: the id names a session of another target.
+        """
+        anonymous = not session_id
+        session_id = session_id or f"anon-{new_ulid()}"
+        key = (principal, session_id)
+        found = self._sessions.get(key)
+        if found is None and mode is SessionMode.REQUIRE_EXISTING:
+            raise SessionNotFound(
+                f"session {session_id!r} does not exist; use create_if_missing to begin it", session_id=session_id
+            )
+        if found is not None and (found.adapter, found.target) != (adapter, target):
+            raise _not_of_target(found, mode, target)
+        if key in self._active:
+            raise SessionBusy(
+                f"session {session_id!r} has an active run; dispatch the next one when it has ended",
+                session_id=session_id,
+            )
+        session = replace(found, used_ns=now_ns) if found else Session(
+            principal=principal, session_id=session_id, key=new_ulid(), adapter=adapter, target=target,
+            anonymous=anonymous, created_ns=now_ns, used_ns=now_ns,
+        )  # fmt: skip
+        self._active[key] = run
+        return session
+
+    def admit(self, session: Session) -> None:
+        """The session is stored: from now on others see it."""
+        self._sessions[session.principal, session.session_id] = session
+
+    def reclaim(self, principal: str, session_id: str, run: str) -> Session | None:
+        """Take the session again for a run that a restart found unended."""
+        self._active[principal, session_id] = run
+        return self._sessions.get((principal, session_id))
+
+    def release(self, principal: str, session_id: str, run: str) -> None:
+        """The run has ended, or was never accepted; safe to repeat, and no other run's claim is touched."""
+        if self._active.get((principal, session_id)) == run:
+            del self._active[principal, session_id]
+
+    def native_id(self, session: Session) -> str | None:
+        """For the provider's slot only."""
+        current = self._sessions.get((session.principal, session.session_id), session)
+        return current._native_id
+
+    async def remember(self, session: Session, native_id: str) -> None:
+        """Store the provider's own id for the next run; durable when this returns."""
+        key = (session.principal, session.session_id)
+        if (current := self._sessions.get(key)) is None or current._native_id == native_id:
+            return
+        self._sessions[key] = replace(current, _native_id=native_id)
+        await self._index.run(_store_native_id(key, native_id))
+
+    async def expire_anonymous(self, before_ns: int) -> list[Session]:
+        """Drop sessions nobody named that were last used before *before_ns*, and return them."""
+        gone = [s for k, s in self._sessions.items() if s.anonymous and s.used_ns < before_ns and k not in self._active]
+        for session in gone:
+            del self._sessions[session.principal, session.session_id]
+        if gone:
+            await self._index.run(_delete([(s.principal, s.session_id) for s in gone]))
+        return gone
+
+
+def _not_of_target(found: Session, mode: SessionMode, target: str) -> SessionNotFound | Conflict:
+    text = f"session {found.session_id!r} belongs to target {found.target!r}, not {target!r}; use another session_id"
+    kind = SessionNotFound if mode is SessionMode.REQUIRE_EXISTING else Conflict
+    return kind(text, session_id=found.session_id)
+
+
+def save(session: Session) -> Callable[[sqlite3.Connection], None]:
+    """Insert the session, or note its use."""
+
+    def operation(connection: sqlite3.Connection) -> None:
+        connection.execute(
+            "INSERT INTO sessions (principal, session_id, key, adapter, target, anonymous, created_ns, used_ns)"
+            " VALUES (?,?,?,?,?,?,?,?) ON CONFLICT (principal, session_id) DO UPDATE SET used_ns=excluded.used_ns",
+            (session.principal, session.session_id, session.key, session.adapter, session.target, session.anonymous,
+             session.created_ns, session.used_ns),
+        )  # fmt: skip
+
+    return operation
+
+
+def _all(connection: sqlite3.Connection) -> list[Session]:
+    return [
+        Session(
+            principal=row["principal"], session_id=row["session_id"], key=row["key"], adapter=row["adapter"],
+            target=row["target"], anonymous=bool(row["anonymous"]), created_ns=row["created_ns"], used_ns=row["used_ns"],
+            _native_id=row["native_id"],
+        )
+        for row in connection.execute("SELECT * FROM sessions")
+    ]  # fmt: skip
+
+
+def _store_native_id(key: tuple[str, str], native_id: str) -> Callable[[sqlite3.Connection], None]:
+    return statement("UPDATE sessions SET native_id=? WHERE principal=? AND session_id=?", native_id, *key)
+
+
+def _delete(keys: list[tuple[str, str]]) -> Callable[[sqlite3.Connection], None]:
+    def operation(connection: sqlite3.Connection) -> None:
+        connection.executemany("DELETE FROM sessions WHERE principal=? AND session_id=?", keys)
+
+    return operation

@@ -1,0 +1,92 @@
+"""The data directory: who may use it, and where things are in it.
+
+::
+
+    lock              held by the one host process; its content is the generation, counted up at each start
+    index.sqlite3     runs and sessions
+    runs/<ulid>/      one directory a run: journal, raw output, process records
+    sessions/<key>/   private directories of sessions
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from runtime.failure import FailureCode, FailureError
+
+
+class DataDirectoryInUse(FailureError):
+    """Another host process has the data directory; give this one its own."""
+
+    code = FailureCode.CONFLICT
+
+
+class Storage:
+    """The open data directory. ``generation`` is higher than that of every host process before."""
+
+    def __init__(self, root: Path, generation: int, unlock: Callable[[Path], None] | None = None) -> None:
+        self.root, self.generation = root, generation
+        self._unlock = unlock
+
+    def run_directory(self, ulid: str) -> Path:
+        return self.root / "runs" / ulid
+
+    def private_workspace(self, session_key: str) -> Path:
+        return self.root / "sessions" / session_key / "workspace"
+
+    def make_run_directory(self, ulid: str) -> None:
+        self.run_directory(ulid).mkdir(mode=0o700, parents=False, exist_ok=True)
+
+    def make_private_workspace(self, session_key: str) -> None:
+        self.private_workspace(session_key).mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def remove_run(self, ulid: str) -> None:
+        """Remove the run's directory with all that is in it; a missing one is fine."""
+        self._remove(self.run_directory(ulid))
+
+    def remove_session(self, session_key: str) -> None:
+        self._remove(self.root / "sessions" / session_key)
+
+    def _remove(self, directory: Path) -> None:
+        if self._unlock is not None and directory.is_dir():
+            self._unlock(directory)
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextmanager
+def open_storage(root: Path, *, unlock: Callable[[Path], None] | None = None) -> Iterator[Storage]:
+    """Lock *root* (made 0700 if missing) for this process. *unlock* makes a run's files removable before they are removed.
+
+    Raises:
+        DataDirectoryInUse: another process holds it.
+    """
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for name in ("runs", "sessions"):
+        (root / name).mkdir(mode=0o700, exist_ok=True)
+    fd = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        yield Storage(root, _take(fd, root), unlock)
+    finally:
+        os.close(fd)
+
+
+def _take(fd: int, root: Path) -> int:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+            raise
+        raise DataDirectoryInUse(
+            f"data directory {root} is in use by another node; stop it, or give this one --data-dir"
+        ) from error
+    text = os.pread(fd, 32, 0).decode("ascii", "replace").strip()
+    generation = (int(text) if text.isdigit() else 0) + 1
+    os.pwrite(fd, f"{generation}\n".ljust(20).encode(), 0)
+    os.fsync(fd)
+    return generation
