@@ -204,7 +204,7 @@ async def execute(provider: Provider, ctx: RunContext, spec: ExecutionSpec, emit
     """
     failure: Failure | None = None
     try:
-        if ctx.stop is None:
+        if ctx.stop is None or ctx.adopting:  # a run told to stop before it began never begins
             await provider.execute(ctx, spec, emitter)
     except asyncio.CancelledError:
         raise

@@ -16,9 +16,11 @@ import msgspec
 
 from runtime.events import RuntimeEvent
 from runtime.failure import FailureCode, FailureError
+from runtime.provider import Position
 
 BLOCK = 64 * 1024
 NAME = "events.jsonl"
+START = Position()
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(RuntimeEvent)
@@ -32,10 +34,12 @@ class StorageFull(FailureError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalEnd:
-    """The end of a journal as found: its size in bytes without a torn record, and its last event."""
+    """The end of a journal as found: its size in bytes without a torn record, its last event, and
+    the last position in the run's raw output that any event has."""
 
     size: int = 0
     last: RuntimeEvent | None = None
+    position: Position = START
 
 
 class Journal:
@@ -94,9 +98,20 @@ def open_end(path: Path) -> JournalEnd:
             last = None
         if end < size:
             os.ftruncate(fd, end)
-        return JournalEnd(size=end, last=last)
+        return JournalEnd(size=end, last=last, position=_last_position(fd, end))
     finally:
         os.close(fd)
+
+
+def _last_position(fd: int, end: int) -> Position:
+    """Read backwards to the last event that came from output; those the host made stand only here and there."""
+    while end:
+        begin = _last_line_end(fd, end - 1)
+        event = _decode(os.pread(fd, end - 1 - begin, begin))
+        if event is not None and event.offset >= 0:
+            return Position(event.offset, event.index)
+        end = begin
+    return START
 
 
 def first_sequence(path: Path) -> int:

@@ -78,15 +78,17 @@ class NoSession:
 class RunContext:
     """Cancel, deadline and private place of one run.
 
-    ``directory`` is the run's own directory; it outlives the host, and a provider that survives its host keeps there all
-    that it needs to go on. ``recorded`` is the last output position the host has already stored: a provider asked to
-    execute again reports only what lies beyond. ``deadline_boot_s`` is on CLOCK_BOOTTIME, so neither a restart of the
-    host nor a change of the wall clock moves it. ``native`` holds the directory of bounds the host has set.
+    ``directory`` is the run's own directory; it outlives the host, and a provider that survives its host keeps there
+    what it needs to go on. When a restarted host executes the run again, ``adopting`` is set, and ``recorded`` is the
+    last output position stored: what lies up to it is not stored twice. The provider sets ``caught_up`` when it has
+    reported what happened meanwhile and found the run still going. ``deadline_boot_s`` is on CLOCK_BOOTTIME, so neither
+    a restart nor the wall clock moves it; ``silence_s`` bounds the time without output.
     """
 
     directory: Path | None = None
     recorded: Position = Position()
     adopting: bool = False
+    caught_up: asyncio.Event = field(default_factory=asyncio.Event)
     session: SessionSlot = field(default_factory=NoSession)
     deadline_boot_s: float | None = None
     silence_s: float | None = None

@@ -17,8 +17,9 @@ from pathlib import Path
 
 from runtime.cancellation import to_the_end
 from runtime.capacity import Ticket
+from runtime.clock import Alarm
 from runtime.emitter import Emitter
-from runtime.events import EventType, RuntimeEvent
+from runtime.events import RuntimeEvent
 from runtime.feed import Cursor, Feed
 from runtime.journal import NAME as JOURNAL
 from runtime.journal import Journal, StorageFull
@@ -26,16 +27,12 @@ from runtime.provider import RunContext, Stop, StopReason
 from runtime.records import RunRecord, RunState
 from runtime.registry import Lease
 from runtime.sessions import Session, Sessions
+from runtime.states import outcome_of
 from runtime.types import ExecutionSpec
 
 log = logging.getLogger(__name__)
 
 CANCEL_FILE = "cancel"
-_OUTCOMES = {
-    EventType.COMPLETE: RunState.COMPLETE,
-    EventType.ERROR: RunState.ERROR,
-    EventType.CANCELLED: RunState.CANCELLED,
-}
 
 
 _CANCELLABLE = frozenset({RunState.ACCEPTED, RunState.RUNNING})
@@ -67,7 +64,7 @@ class LiveRun:
         directory: Path,
         ctx: RunContext,
         feed: Feed,
-        lease: Lease,
+        lease: Lease | None,
         ticket: Ticket,
         session: Session,
         free_session: Callable[[], None],
@@ -82,6 +79,7 @@ class LiveRun:
         self.ended = asyncio.Event()
         self.readers = 0
         self._grace: asyncio.TimerHandle | None = None
+        self._alarm: Alarm | None = None
         self._cancel_written: asyncio.Task[None] | None = None
 
     # -- events -----------------------------------------------------------------------------------------------------
@@ -115,7 +113,7 @@ class LiveRun:
             # shown all the same: nobody may wait for ever; the index row stays open and the next start decides again
             log.exception("terminal could not be stored", extra={"run_id": self.spec.run_id})
         failure = None if terminal.failure is None else terminal.failure.to_failure()
-        self.record = replace(self.record, state=_OUTCOMES[terminal.type], ended_ns=terminal.time_ns, failure=failure)
+        self.record = replace(self.record, state=outcome_of(terminal.type), ended_ns=terminal.time_ns, failure=failure)
         self.feed.publish([terminal])
         self.feed.end()
         self.ended.set()
@@ -132,8 +130,11 @@ class LiveRun:
     def close(self) -> None:
         """Let go of the journal; the readers go on with the file."""
         self.release()
-        self.lease.release()
+        if self.lease is not None:
+            self.lease.release()
         self._cancel_grace()
+        if self._alarm is not None:
+            self._alarm.cancel()
         if self._journal is not None:
             self._journal.close()
             self._journal = None
@@ -168,6 +169,13 @@ class LiveRun:
     def is_ending(self) -> bool:
         """The terminal is decided, though perhaps not visible yet."""
         return self.ended.is_set() or (self.emitter is not None and self.emitter.has_ended)
+
+    def arm_deadline(self) -> None:
+        """From now on the run is told to stop when its deadline passes; at once if it has passed."""
+        at = self.record.deadline_boot_s
+        if at is not None and self._alarm is None:
+            stop = Stop(reason=StopReason.DEADLINE, message="the run deadline passed")
+            self._alarm = Alarm(at, lambda: self.ctx.request_stop(stop))
 
     async def cancel(self, reason: str) -> bool:
         """Record the cancel durably, then ask the run to end; False when its outcome was decided before."""

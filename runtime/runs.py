@@ -13,10 +13,11 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from runtime import records, sessions
-from runtime.capacity import Capacity
-from runtime.clock import Alarm, boot_id, boot_time_s
+from runtime.capacity import Capacity, Ticket
+from runtime.clock import boot_id, boot_time_s
 from runtime.config import RuntimeConfig
 from runtime.emitter import Emitter, execute
 from runtime.failure import FailureCode, FailureError, TargetNotFound
@@ -145,13 +146,25 @@ class Runs:
             accepted_ns=now_ns, boot_id=boot_id(), deadline_boot_s=_deadline(request, outer_deadline_s),
             shared_with=self._sharing(spec.workspace),
         )  # fmt: skip
-        run = LiveRun(
-            record=record, spec=spec, directory=self.storage.run_directory(ulid), ctx=self._context(record, session, policy),
-            feed=Feed(ring_bytes=self.config.ring_bytes), lease=lease, ticket=ticket, session=session,
-            free_session=lambda: self.sessions.release(principal, session.session_id, ulid),
-        )  # fmt: skip
+        run = self.live_run(record, spec, session, lease, ticket, Feed(ring_bytes=self.config.ring_bytes))
         self.live[principal, run_id] = run
         return run
+
+    def live_run(
+        self, record: RunRecord, spec: ExecutionSpec, session: Session, lease: Lease | None, ticket: Ticket, feed: Feed
+    ) -> LiveRun:
+        """The live side of *record*, with everything it holds; the caller lists it in ``live`` and begins it."""
+        policy = parse_policy(spec.policy)
+        ctx = RunContext(
+            directory=self.storage.run_directory(record.ulid), session=SessionView(self.sessions, session),
+            deadline_boot_s=record.deadline_boot_s, silence_s=policy.silence_timeout_s or self.config.silence_timeout_s,
+            cancel_grace_s=self.config.cancel_grace_s,
+        )  # fmt: skip
+        return LiveRun(
+            record=record, spec=spec, directory=self.storage.run_directory(record.ulid), ctx=ctx, feed=feed, lease=lease,
+            ticket=ticket, session=session,
+            free_session=lambda: self.sessions.release(record.principal, record.session_id, record.ulid),
+        )  # fmt: skip
 
     async def _accept(self, run: LiveRun, after: int) -> Reader:
         """Make the claim durable and begin; undo it when that fails."""
@@ -194,13 +207,6 @@ class Runs:
             run.spec.run_id for run in self.live.values() if run.spec.workspace == workspace and not run.is_ending
         )
 
-    def _context(self, record: RunRecord, session: Session, policy: HostPolicy) -> RunContext:
-        return RunContext(
-            directory=self.storage.run_directory(record.ulid), session=SessionView(self.sessions, session),
-            deadline_boot_s=record.deadline_boot_s, silence_s=policy.silence_timeout_s or self.config.silence_timeout_s,
-            cancel_grace_s=self.config.cancel_grace_s,
-        )  # fmt: skip
-
     # -- execute ----------------------------------------------------------------------------------------------------
 
     def begin(self, run: LiveRun, emitter: Emitter) -> None:
@@ -213,7 +219,11 @@ class Runs:
         task.add_done_callback(self._tasks.discard)
 
     async def _drive(self, run: LiveRun, emitter: Emitter, previous: asyncio.Task[None] | None) -> None:
-        alarm = self._deadline_alarm(run)
+        assert run.lease is not None
+        if (
+            not run.ctx.adopting
+        ):  # an adopted run may have ended before its deadline: recovery arms it when that is known
+            run.arm_deadline()
         try:
             if previous is not None:
                 await asyncio.wait([previous], timeout=PREVIOUS_TURN_S)
@@ -221,16 +231,9 @@ class Runs:
         except FailureError as error:
             log.error("run ended without a stored terminal: %s", error, extra={"run_id": run.spec.run_id})
         finally:
-            if alarm is not None:
-                alarm.cancel()
-            await self._close(run)
+            await self.settle(run)
 
-    def _deadline_alarm(self, run: LiveRun) -> Alarm | None:
-        at = run.record.deadline_boot_s
-        stop = Stop(reason=StopReason.DEADLINE, message="the run deadline passed")
-        return None if at is None else Alarm(at, lambda: run.ctx.request_stop(stop))
-
-    async def _close(self, run: LiveRun) -> None:
+    async def settle(self, run: LiveRun) -> None:
         """Record the outcome in the index and let go; readers have seen the terminal already."""
         run.close()
         record = run.record
@@ -333,7 +336,7 @@ class Runs:
     async def close(self, *, grace_s: float = 5.0) -> None:
         """Take no more runs. Runs that survive their host are left to the next process; the others are cancelled."""
         self.is_draining = True
-        staying = [run for run in self.live.values() if not run.lease.capabilities.survives_host]
+        staying = [run for run in self.live.values() if run.lease is not None and not run.lease.capabilities.survives_host]
         for run in staying:
             run.ctx.request_stop(Stop(reason=StopReason.CANCELLED, message="the node is shutting down"))
         tasks = {run.task for run in staying if run.task is not None}

@@ -1,0 +1,403 @@
+"""Claude Code, ``claude -p --output-format stream-json --verbose --include-partial-messages``, one turn.
+
+Format: one JSON object per line, as printed by Claude Code 2.1.197 (recorded transcripts under ``tests/``) and
+described in the CLI reference and the Agent SDK's message types. Also spoken by the demo agent.
+
+THE RULE: the first ``result`` frame decides, and the exit code never does (it is 0 after an interrupt and after a cut
+output, and it is noted in the metadata when it is not 0). ``result`` is ``complete`` when it says neither
+``is_error`` nor another subtype than ``success``, did not end in a refusal, and has a text; otherwise it is an error.
+The flags beat the label: ``subtype: success`` stands beside ``is_error: true`` for every error of the API. Without a
+``result`` the run failed.
+
+The text of ``complete`` is ``result``. Two exceptions: an answer that hit the model's ``max_tokens`` is continued by
+the CLI in a further message and ``result`` holds only the last part, so the parts before it are put in front (told
+from ``stop_reason`` of the partial messages; without ``--include-partial-messages`` it is not told, and the last part
+stands alone); and a successful ``result`` without the field falls back to the last complete message.
+
+Deltas come from partial messages. A complete ``assistant`` message repeats them and is taken only where none of its
+text was streamed, by message id and never by equal text: after a dropped connection the CLI asks again without
+streaming, under a new id, and the whole text follows once more. Text of the synthetic model is the CLI's own and is
+never an answer. What belongs to a sub-agent (``parent_tool_use_id``) is activity.
+
+An interrupt that the host did not ask for (``terminal_reason`` begins with ``aborted_``) is the failure
+``interrupted``; for one that it did ask for, the host's own ``cancelled`` comes first.
+
+A session id is adopted when it is announced, but on a resume one that differs from the id asked for only with a
+successful ``result``: a resume that failed announces fresh ids too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from providers.cli import json_fields as fields
+from providers.cli.dialect import Line, Noise, ProcessEnd, TurnContext, process_failure
+from providers.cli.evidence import (
+    code_of_prose,
+    code_of_status,
+    exit_facts,
+    is_unknown_session,
+    recoded,
+    was_ended_from_outside,
+)
+from providers.cli.found import Found
+from providers.cli.json_fields import JsonObject, storable
+from providers.cli.json_lines import bounded, recover
+from runtime.events import (
+    MESSAGE_ID,
+    Activity,
+    Draft,
+    EventType,
+    Notice,
+    RateLimit,
+    ToolCall,
+    ToolResult,
+    Usage,
+    complete,
+    error,
+)
+from runtime.failure import Failure, FailureCode
+
+SYNTHETIC = "<synthetic>"
+_PIECES = {"text_delta": EventType.DELTA, "thinking_delta": EventType.REASONING_DELTA}
+_QUIET = frozenset({"control_response"})
+_BLOCKS = {"text": EventType.DELTA, "thinking": EventType.REASONING_DELTA}
+_ORDINARY = frozenset({"end_turn", "stop_sequence", "completed", ""})
+_QUIET_SUBTYPES = frozenset({"status", "thinking_tokens", "model_refusal_no_fallback"})
+
+# The `error` field of the synthetic message that stands for a failed request.
+_API_ERRORS = {
+    "authentication_failed": FailureCode.AUTH_REQUIRED,
+    "billing_error": FailureCode.QUOTA_EXHAUSTED,
+    "rate_limit": FailureCode.RATE_LIMITED,
+    "server_error": FailureCode.PROVIDER_OVERLOADED,
+    "overloaded": FailureCode.PROVIDER_OVERLOADED,
+    "model_not_found": FailureCode.MODEL_UNAVAILABLE,
+    "invalid_request": FailureCode.INVALID_REQUEST,
+    "max_output_tokens": FailureCode.BUDGET_EXHAUSTED,
+}
+_SUBTYPES = {
+    "error_max_turns": FailureCode.BUDGET_EXHAUSTED,
+    "error_max_budget_usd": FailureCode.BUDGET_EXHAUSTED,
+    "error_max_structured_output_retries": FailureCode.OUTPUT_INVALID,
+}
+
+
+def decoder(context: TurnContext) -> ClaudeDecoder:
+    """A decoder for one run."""
+    return ClaudeDecoder(context)
+
+
+# What the hot path needs of a stream_event; msgspec passes over everything else without making objects of it.
+
+
+class _Delta(msgspec.Struct, gc=False):
+    type: str = ""
+    text: str = ""
+    thinking: str = ""
+    stop_reason: str | None = None
+
+
+class _Message(msgspec.Struct, gc=False):
+    id: str = ""
+
+
+class _Event(msgspec.Struct, gc=False):
+    type: str = ""
+    delta: _Delta | None = None
+    message: _Message | None = None
+
+
+class _Frame(msgspec.Struct, gc=False):
+    type: str = ""
+    event: _Event | None = None
+    parent_tool_use_id: str | None = None
+
+
+_decode_frame = msgspec.json.Decoder(_Frame).decode
+_decode_object = msgspec.json.Decoder(dict[str, object]).decode
+
+
+@dataclass(slots=True)
+class _Answer:
+    """The text of the message that was completed last, and of those before it that were cut off at ``max_tokens``."""
+
+    message_id: str = ""
+    parts: list[str] = field(default_factory=list)
+    cut: dict[str, str] = field(default_factory=dict)
+
+    def add(self, message_id: str, text: str) -> None:
+        if message_id != self.message_id:
+            self.message_id, self.parts = message_id, []
+        self.parts.append(text)
+
+    def stopped(self, reason: str) -> None:
+        """The message ended: cut off in mid-answer, or at a tool call, after which another answer begins."""
+        if reason == "max_tokens":
+            self.cut[self.message_id] = "".join(self.parts)
+        elif reason == "tool_use":
+            self.cut.clear()
+
+    def whole(self, result: str | None) -> str | None:
+        """The run's answer, given the text of the result frame; None when there is no text at all."""
+        last = "".join(self.parts) or None if result is None else result
+        before = "".join(text for message_id, text in self.cut.items() if message_id != self.message_id)
+        return before + last if last is not None else before or None
+
+
+class ClaudeDecoder:
+    """Decodes the frames of one turn."""
+
+    def __init__(self, context: TurnContext) -> None:
+        self._resumed_id = context.resumed_id
+        self._native_id: str | None = None
+        self._message_id = ""
+        self._metadata = {MESSAGE_ID: ""}  # one mapping for all deltas of a message
+        self._streamed: set[tuple[str, EventType]] = set()
+        self._answer = _Answer()
+        self._api_error = ""
+        self._api_message = ""
+        self._window: RateLimit | None = None  # the usage window that refused
+        self._result: JsonObject | None = None
+        self._handlers: dict[str, Callable[[JsonObject, Found], None]] = {
+            "system": self._system,
+            "stream_event": self._stream_event,
+            "assistant": self._assistant,
+            "user": self._user,
+            "rate_limit_event": self._rate_limit,
+            "result": self._take_result,
+            "control_request": self._unanswered,
+        }
+
+    @property
+    def native_id(self) -> str | None:
+        return self._native_id
+
+    @property
+    def has_ended(self) -> bool:
+        return self._result is not None
+
+    def decode(self, line: Line) -> Sequence[Draft | Noise]:
+        try:
+            frame = _decode_frame(line.data)
+            event = frame.event
+            if event is not None and not self.has_ended and not frame.parent_tool_use_id:
+                return self._partial(event, line.end)
+            whole = _decode_object(line.data)
+        except (msgspec.MsgspecError, RecursionError):
+            return self._recovered(line)
+        found = Found(line.end)
+        self._frame(whole, found)
+        return found
+
+    def conclude(self, end: ProcessEnd) -> Draft:
+        if self._result is None:
+            return error(self._failure_without_result(end))
+        result, usage = self._result, _usage(self._result)
+        facts = {**exit_facts(end), **_result_facts(result)}
+        answer = self._answer.whole(fields.text_or_none(result, "result"))
+        code = self._code(result)
+        if code is None and answer is not None:
+            return complete(answer, usage=usage, metadata=facts)
+        code = code or FailureCode.OUTPUT_INVALID
+        return error(Failure(code=code, message=_message(result), metadata=facts | self._resets(code)), usage=usage)
+
+    # -- frames
+
+    def _partial(self, event: _Event, end: int) -> Sequence[Draft]:
+        """What a partial message brings: nine lines of ten, so in as few steps as can be."""
+        piece = event.delta
+        if piece is None:
+            if event.type == "message_start" and event.message is not None:
+                self._message_id = storable(event.message.id)
+                self._metadata = {MESSAGE_ID: self._message_id}
+            return ()
+        if (kind := _PIECES.get(piece.type)) and (text := piece.text or piece.thinking):
+            self._streamed.add((self._message_id, kind))
+            return (Draft(kind, storable(text), self._metadata, None, None, None, end, 0),)
+        if piece.stop_reason:
+            self._answer.stopped(piece.stop_reason)
+        return ()
+
+    def _recovered(self, line: Line) -> Found:
+        found = Found(line.end)
+        for each in recover(line.data):
+            if isinstance(each, dict):
+                self._frame(each, found)
+            elif self.has_ended:
+                found.noise("after_terminal", each.detail)
+            else:
+                found.append(each)
+        return found
+
+    def _frame(self, frame: JsonObject, found: Found) -> None:
+        kind = fields.text(frame, "type")
+        handler = self._handlers.get(kind)
+        if self.has_ended:
+            found.noise("after_terminal", kind or "a frame without type")
+        elif handler:
+            handler(frame, found)
+        elif kind not in _QUIET:
+            found.noise("unknown_type", kind or "a frame without type")
+
+    def _stream_event(self, frame: JsonObject, found: Found) -> None:
+        """A partial piece off the hot path: damaged, or of a sub-agent, whose complete message says it all."""
+        if frame.get("parent_tool_use_id"):
+            return
+        event = fields.lenient(fields.mapping(frame, "event"), _Event)
+        for draft in self._partial(event, -1):
+            found.text(draft.type, draft.text, self._message_id)
+
+    def _system(self, frame: JsonObject, found: Found) -> None:
+        subtype = fields.text(frame, "subtype")
+        if subtype == "init":
+            self._announced(frame)
+        elif subtype == "api_retry":
+            found.activity(_retry(frame))
+        elif subtype == "compact_boundary":
+            found.activity(Notice(code="compacted", message="the agent compacted its context"))
+        elif subtype not in _QUIET_SUBTYPES:
+            found.noise("unknown_type", f"system/{subtype}")
+
+    def _assistant(self, frame: JsonObject, found: Found) -> None:
+        message = fields.mapping(frame, "message")
+        is_synthetic = fields.text(message, "model") == SYNTHETIC
+        if is_synthetic and "error" in frame:
+            self._api_error, self._api_message = fields.text(frame, "error"), _text_of(message)
+        is_sub_agent = bool(frame.get("parent_tool_use_id"))
+        for block in fields.objects(message, "content"):
+            kind = fields.text(block, "type")
+            if kind.endswith("tool_use"):
+                found.activity(_tool_call(block))
+            elif is_sub_agent and kind == "text":
+                found.activity(Notice(code="subagent", message=bounded(fields.text(block, "text"))))
+            elif not is_synthetic and not is_sub_agent:
+                self._block(kind, block, fields.text(message, "id") or self._message_id, found)
+
+    def _block(self, kind: str, block: JsonObject, message_id: str, found: Found) -> None:
+        """A complete block of the answer, reported unless it was streamed before."""
+        event, text = _BLOCKS.get(kind), fields.text(block, kind)  # the text is in the field with the block's name
+        if event is EventType.DELTA:
+            self._answer.add(message_id, text)
+        if event and (message_id, event) not in self._streamed:
+            found.text(event, text, message_id)
+
+    def _user(self, frame: JsonObject, found: Found) -> None:
+        for block in fields.objects(fields.mapping(frame, "message"), "content"):
+            if fields.text(block, "type") == "tool_result":
+                output = fields.text(block, "content") or _text_of(block)
+                is_error = block.get("is_error") is True
+                call_id = fields.text(block, "tool_use_id")
+                found.activity(ToolResult(call_id=call_id, output=bounded(output), is_error=is_error))
+
+    def _rate_limit(self, frame: JsonObject, found: Found) -> None:
+        info = fields.mapping(frame, "rate_limit_info")
+        share = fields.number(info, "utilization")
+        limit = RateLimit(
+            status=fields.text(info, "status") or "unknown",
+            window=fields.text(info, "rateLimitType"),
+            used_percent=None if share is None else share * 100,
+            resets_at=fields.integer(info, "resetsAt"),
+        )
+        self._window = limit if limit.status == "rejected" else None
+        found.activity(limit)
+
+    def _take_result(self, frame: JsonObject, found: Found) -> None:
+        self._result = frame
+        if self._code(frame) is None and (announced := fields.identifier(frame, "session_id")):
+            self._native_id = announced
+
+    def _unanswered(self, frame: JsonObject, found: Found) -> None:
+        """The CLI asks its host, which it does in the session form only; nobody answers here."""
+        found.noise("unanswered", fields.text(fields.mapping(frame, "request"), "subtype"))
+
+    # -- judgement
+
+    def _announced(self, frame: JsonObject) -> None:
+        announced = fields.identifier(frame, "session_id")
+        if announced and self._resumed_id in (None, announced):
+            self._native_id = announced
+
+    def _code(self, result: JsonObject) -> FailureCode | None:
+        """Why the turn failed; None when it did not."""
+        subtype, message = fields.text(result, "subtype"), _message(result)
+        if fields.text(result, "terminal_reason").startswith("aborted_"):
+            return FailureCode.INTERRUPTED
+        if fields.text(result, "stop_reason") == "refusal":
+            return FailureCode.REFUSED
+        if result.get("is_error") is not True and subtype in ("success", ""):
+            return None
+        if self._resumed_id is not None and is_unknown_session(message):
+            return FailureCode.SESSION_NOT_FOUND
+        return _SUBTYPES.get(subtype) or self._api_code(fields.integer(result, "api_error_status"), message)
+
+    def _api_code(self, status: int | None, message: str) -> FailureCode:
+        told = _API_ERRORS.get(self._api_error) or code_of_status(status)
+        prose = code_of_prose(message)
+        if told is FailureCode.RATE_LIMITED and (self._window or prose is FailureCode.QUOTA_EXHAUSTED):
+            return FailureCode.QUOTA_EXHAUSTED  # 429 alone has two meanings
+        return told or prose or FailureCode.PROCESS_FAILED
+
+    def _failure_without_result(self, end: ProcessEnd) -> Failure:
+        failure = process_failure(end, detail=f"failed: {self._api_message}" if self._api_message else "")
+        if was_ended_from_outside(end):
+            return failure  # it was ended from outside; what it said before is no reason
+        if self._resumed_id is not None and is_unknown_session(end.stderr):
+            return recoded(failure, FailureCode.SESSION_NOT_FOUND)
+        return recoded(failure, _API_ERRORS.get(self._api_error) or code_of_prose(end.stderr))
+
+    def _resets(self, code: FailureCode) -> dict[str, str]:
+        is_limit = code in (FailureCode.QUOTA_EXHAUSTED, FailureCode.RATE_LIMITED)
+        resets_at = self._window.resets_at if is_limit and self._window else None
+        return {} if resets_at is None else {"resets_at": str(resets_at)}
+
+
+def _message(result: JsonObject) -> str:
+    told = fields.text(result, "result") or "; ".join(fields.texts(result, "errors"))
+    return told or f"the agent ended with {fields.text(result, 'subtype') or 'a result'} and no text"
+
+
+def _usage(result: JsonObject) -> Usage | None:
+    """The turn's tokens; the cost is the process's, which in the one-shot form is one turn."""
+    told = fields.mapping(result, "usage")
+    usage = Usage(
+        input_tokens=fields.count(told, "input_tokens"),
+        output_tokens=fields.count(told, "output_tokens"),
+        cache_read_tokens=fields.count(told, "cache_read_input_tokens"),
+        cache_write_tokens=fields.count(told, "cache_creation_input_tokens"),
+        cost_usd=fields.number(result, "total_cost_usd"),
+    )
+    return usage if usage != Usage() else None
+
+
+def _result_facts(result: JsonObject) -> dict[str, str]:
+    """What is out of the ordinary about the end, for the terminal's metadata."""
+    told: dict[str, object] = {
+        "stop_reason": fields.text(result, "stop_reason"),
+        "terminal_reason": fields.text(result, "terminal_reason"),
+        "api_error_status": fields.integer(result, "api_error_status") or "",
+        "permission_denials": sum(1 for _ in fields.objects(result, "permission_denials")) or "",
+    }
+    return {key: str(value) for key, value in told.items() if value not in _ORDINARY}
+
+
+def _retry(frame: JsonObject) -> Activity:
+    told = [f"attempt {fields.integer(frame, 'attempt')} of {fields.integer(frame, 'max_retries')}"]
+    told += [str(each) for each in (fields.integer(frame, "error_status"), fields.text(frame, "error")) if each]
+    delay_ms = fields.number(frame, "retry_delay_ms")
+    wait = f", again in {delay_ms / 1000:.1f} s" if delay_ms else ""
+    return Notice(code="api_retry", message=" ".join(told) + wait)
+
+
+def _tool_call(block: JsonObject) -> ToolCall:
+    asked = msgspec.json.encode(block.get("input", {})).decode()
+    return ToolCall(call_id=fields.text(block, "id"), name=fields.text(block, "name"), input_json=bounded(asked))
+
+
+def _text_of(holder: JsonObject) -> str:
+    """The text of a message or a tool result, whose content may be text or blocks."""
+    blocks = fields.objects(holder, "content")
+    return "\n".join(fields.text(block, "text") for block in blocks if fields.text(block, "type") == "text")

@@ -1,0 +1,29 @@
+"""One profile, ready to run: what the catalog declares joined with what the operator configured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from providers.cli.environment import SecretSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """A catalog profile with its model already substituted in ``args`` and ``resume_args``.
+
+    ``resume_args`` may hold ``{{session}}``, replaced by the native conversation id of the session.
+    """
+
+    id: str
+    command: tuple[str, ...]
+    dialect: str
+    args: tuple[str, ...] = ()
+    resume_args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, SecretSource] = field(default_factory=dict)
+    cancel: tuple[str, ...] = ("term",)
+    policy_keys: frozenset[str] = frozenset()
+    max_concurrency: int = 0
+    default_workspace: str = ""
+    silence_timeout_s: float | None = None

@@ -1,0 +1,155 @@
+"""What a starting host does with the runs that an earlier one left: adopt the living, finish the finished, execute what
+was accepted but never begun, and say ``interrupted`` for the rest. Every unended run gets its terminal, once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+from runtime import journal, records
+from runtime.clock import boot_id, boot_time_s
+from runtime.emitter import Emitter, Resumption
+from runtime.events import error
+from runtime.failure import Failure, FailureCode, FailureError
+from runtime.feed import Feed
+from runtime.provider import Stop, StopReason
+from runtime.records import RunRecord, RunState
+from runtime.registry import Lease
+from runtime.run import LiveRun, read_cancel
+from runtime.runs import Runs
+from runtime.sessions import Session
+from runtime.states import outcome_of
+from runtime.types import ExecutionSpec
+
+log = logging.getLogger(__name__)
+
+BOOT_GAP = 1 << 20
+"""After a reboot events of the page cache may be gone: numbering resumes this far above, so none is used twice."""
+CATCH_UP_S = 60.0
+"""How long serving waits for one adopted run to be read up to its present."""
+
+EndLeftovers = Callable[[Path, str], Awaitable[None]]
+"""Ends what is left of the run in a directory, by its key: the host knows how."""
+
+
+async def recover(runs: Runs, end_leftovers: EndLeftovers) -> None:
+    """Take up every unended run of the index, then let *runs* accept; a run that cannot be taken up harms no other."""
+    adopted: list[LiveRun] = []
+    for record in await runs.index.run(records.unended):
+        try:
+            if (run := await _take_up(runs, record, end_leftovers)) is not None:
+                adopted.append(run)
+        except Exception:
+            log.exception("run could not be recovered", extra={"run_id": record.run_id})
+        await asyncio.sleep(0)
+    await asyncio.gather(*(_caught_up(run) for run in adopted))
+    runs.recovered.set()
+    for run in adopted:
+        run.start_grace(runs.config.foreground_grace_s, lambda run=run: runs.abandon(run))  # type: ignore[misc]
+    log.info("recovery complete", extra={"adopted": len(adopted)})
+
+
+async def _caught_up(run: LiveRun) -> None:
+    """Wait until the run is known to be going on, or has ended; only then may its deadline end it."""
+    waits = [asyncio.ensure_future(run.ctx.caught_up.wait()), asyncio.ensure_future(run.ended.wait())]
+    await asyncio.wait(waits, timeout=CATCH_UP_S, return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()
+    run.arm_deadline()
+
+
+async def _take_up(runs: Runs, record: RunRecord, end_leftovers: EndLeftovers) -> LiveRun | None:
+    directory = runs.storage.run_directory(record.ulid)
+    end = journal.open_end(directory / journal.NAME)
+    if end.last is not None and end.last.is_terminal:
+        await _finish_finished(runs, record, end, end_leftovers)
+        return None
+    assert record.spec is not None, "an unended run keeps its spec"
+    is_gone = not directory.is_dir()
+    runs.storage.make_run_directory(record.ulid)
+    run = _live_again(runs, replace(record, recovered=True), record.spec, end)
+    emitter = _emitter(runs, run, end, is_gone=is_gone)
+    await runs.index.run(records.renew_boot(record.ulid, boot_id()))
+    if (reason := _why_not(run, end, is_gone=is_gone)) is not None:
+        await end_leftovers(directory, record.ulid)
+        await _interrupt(runs, run, emitter, reason, has_begun=end.last is not None)
+        return None
+    runs.begin(run, emitter)
+    return run
+
+
+async def _finish_finished(runs: Runs, record: RunRecord, end: journal.JournalEnd, end_leftovers: EndLeftovers) -> None:
+    """The terminal is in the journal, only the index does not know it yet."""
+    assert end.last is not None
+    outcome = outcome_of(end.last.type)
+    failure = None if end.last.failure is None else end.last.failure.to_failure()
+    await end_leftovers(runs.storage.run_directory(record.ulid), record.ulid)
+    await runs.index.run(
+        records.finish(
+            record.ulid, state=outcome, ended_ns=end.last.time_ns, failure=failure, recovered=record.recovered
+        )
+    )
+
+
+def _live_again(runs: Runs, record: RunRecord, spec: ExecutionSpec, end: journal.JournalEnd) -> LiveRun:
+    session = runs.sessions.reclaim(record.principal, record.session_id, record.ulid) or _forgotten_session(
+        record, spec
+    )
+    try:
+        lease: Lease | None = runs.registry.lease(adapter=spec.adapter, target=spec.target)
+    except FailureError:
+        lease = None  # the profile is gone from the configuration
+    ticket = runs.capacity.take_regardless(adapter=spec.adapter, target=spec.target)
+    feed = Feed(published=0 if end.last is None else end.last.sequence, ring_bytes=runs.config.ring_bytes)
+    run = runs.live_run(record, spec, session, lease, ticket, feed)
+    run.record = replace(record, state=RunState.ACCEPTED if end.last is None else RunState.RUNNING)
+    run.ctx.recorded, run.ctx.adopting = end.position, True
+    if (stop := read_cancel(run.directory)) is not None:
+        run.ctx.request_stop(stop)
+    runs.live[record.principal, record.run_id] = run
+    run.open_journal()
+    run.accepted.set_result(None)
+    return run
+
+
+def _emitter(runs: Runs, run: LiveRun, end: journal.JournalEnd, *, is_gone: bool) -> Emitter:
+    last = end.last
+    sequence = 0 if last is None else last.sequence
+    if run.record.boot_id != boot_id() or is_gone:
+        sequence += BOOT_GAP
+    before = Resumption(
+        last_sequence=sequence, last_time_ns=0 if last is None else last.time_ns, has_started=last is not None
+    )
+    run.emitter = Emitter(run.ctx, run.spec, run, resumption=before, sink_timeout_s=runs.config.sink_timeout_s)
+    return run.emitter
+
+
+def _why_not(run: LiveRun, end: journal.JournalEnd, *, is_gone: bool) -> str | None:
+    """Why the run cannot go on, as a sentence; None when its provider is to be asked."""
+    if is_gone:
+        return "the run's directory is gone"
+    if run.lease is None:
+        return f"target {run.spec.target!r} is no longer configured"
+    if end.last is not None and not run.lease.capabilities.survives_host:
+        return "the node stopped while the run was executing"
+    deadline = run.record.deadline_boot_s
+    if end.last is None and deadline is not None and (run.record.boot_id != boot_id() or deadline <= boot_time_s()):
+        run.ctx.request_stop(Stop(reason=StopReason.DEADLINE, message="the run deadline passed before it could begin"))
+    return None
+
+
+async def _interrupt(runs: Runs, run: LiveRun, emitter: Emitter, reason: str, *, has_begun: bool) -> None:
+    facts = {"spawned": "true" if has_begun else "unknown"}
+    await emitter.emit([error(Failure(code=FailureCode.INTERRUPTED, message=f"interrupted: {reason}", metadata=facts))])
+    await runs.settle(run)
+
+
+def _forgotten_session(record: RunRecord, spec: ExecutionSpec) -> Session:
+    return Session(
+        principal=record.principal, session_id=record.session_id, key=record.ulid, adapter=spec.adapter, target=spec.target,
+        anonymous=True, created_ns=record.accepted_ns, used_ns=record.accepted_ns,
+    )  # fmt: skip
