@@ -77,6 +77,14 @@ class NodeClient:
     async def __aexit__(self, *error: object) -> None:
         await self._connection.__aexit__(*error)
 
+    async def ready(self, within_s: float) -> None:
+        """Return when the connection stands; without this, the first call makes it.
+
+        Raises:
+            NodeUnreachable: no node answers within *within_s*.
+        """
+        await self._connection.ready(within_s)
+
     async def run(self, request: RunRequest, *, include_activity: bool = False) -> AsyncGenerator[RuntimeEvent, None]:
         """Dispatch *request* and yield its events to the terminal one.
 

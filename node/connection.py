@@ -6,6 +6,7 @@ or whether the connection did. What to do about it is :mod:`node.client`'s busin
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Any, Self, TypeAlias, TypeVar
@@ -116,6 +117,18 @@ class Connection:
 
     async def __aexit__(self, *_: object) -> None:
         await self._channel.close()
+
+    async def ready(self, within_s: float) -> None:
+        """Return when the connection stands.
+
+        Raises:
+            NodeUnreachable: it does not within *within_s*.
+        """
+        try:
+            async with asyncio.timeout(within_s):
+                await self._channel.channel_ready()
+        except TimeoutError:
+            raise NodeUnreachable(grpc.StatusCode.UNAVAILABLE, f"no node answers at {self.address}") from None
 
     def run(self, request: node_pb2.RunRequest) -> _Stream[node_pb2.RunEvent]:
         """The events of a run that is dispatched by this, or is there already."""

@@ -103,6 +103,20 @@ def open_end(path: Path) -> JournalEnd:
         os.close(fd)
 
 
+def peek_last(path: Path) -> RuntimeEvent | None:
+    """The last whole record, without touching the file: for looking at a run that somebody else may be writing."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        end = _last_line_end(fd, os.fstat(fd).st_size)
+        begin = _last_line_end(fd, end - 1) if end else 0
+        return _decode(os.pread(fd, end - 1 - begin, begin)) if end else None
+    finally:
+        os.close(fd)
+
+
 def _last_position(fd: int, end: int) -> Position:
     """Read backwards to the last event that came from output; those the host made stand only here and there."""
     while end:
@@ -116,8 +130,11 @@ def _last_position(fd: int, end: int) -> Position:
 
 def first_sequence(path: Path) -> int:
     """The sequence of the first record held; 0 when there is none."""
-    with open(path, "rb") as file:
-        event = _decode(file.readline())
+    try:
+        with open(path, "rb") as file:
+            event = _decode(file.readline())
+    except FileNotFoundError:
+        return 0
     return 0 if event is None else event.sequence
 
 

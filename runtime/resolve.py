@@ -88,6 +88,16 @@ def parse_policy(policy: Mapping[str, Any]) -> HostPolicy:
     return HostPolicy(silence_timeout_s=None if silence is None else float(silence))
 
 
+def check_policy(policy: Mapping[str, Any], declared: frozenset[str], *, target: str) -> None:
+    """Refuse members of *policy* that the target's provider does not declare; a wish must not be lost in silence."""
+    if unknown := sorted(set(policy) - declared - {"iop"}):
+        known = ", ".join(sorted(declared)) or "none"
+        raise InvalidRequest(
+            f"policy.{unknown[0]} is not understood by target {target!r}; declared: {known}",
+            field=f"policy.{unknown[0]}",
+        )
+
+
 def _is_positive_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
 

@@ -28,7 +28,7 @@ from runtime.provider import RunContext, Stop, StopReason
 from runtime.readers import Reader, check_cursor, read_ended
 from runtime.records import RunRecord, RunState
 from runtime.registry import Lease, Registry
-from runtime.resolve import HostPolicy, check_request, check_same, check_workspace, parse_policy, run_not_found
+from runtime.resolve import check_policy, check_request, check_same, check_workspace, parse_policy, run_not_found
 from runtime.run import LiveRun, SessionView
 from runtime.sessions import Session, Sessions
 from runtime.storage import Storage
@@ -89,7 +89,7 @@ class Runs:
         """
         await self.recovered.wait()
         mode = check_request(request, max_input_bytes=self.config.max_input_bytes)
-        policy = parse_policy(request.policy)
+        parse_policy(request.policy)
         run_id = request.run_id or new_ulid().lower()
         digest = request_digest(request)
         found = await self._find(principal, run_id)
@@ -98,7 +98,7 @@ class Runs:
             found = self.live.get((principal, run_id))  # the same request may have come in while we waited
             if found is None:
                 return await self._accept(
-                    self._claim(request, mode, policy, lease, principal, run_id, digest, outer_deadline_s), after
+                    self._claim(request, mode, lease, principal, run_id, digest, outer_deadline_s), after
                 )
             lease.release()
         check_same(found.record if isinstance(found, LiveRun) else found, digest)
@@ -109,6 +109,7 @@ class Runs:
             raise Draining("this node takes no new runs; dispatch to another node")
         lease = self.registry.lease(adapter=request.adapter, target=request.target)
         try:
+            check_policy(request.policy, lease.capabilities.policy_keys, target=lease.target)
             served = (await lease.provider.capabilities()).targets
         except BaseException:
             lease.release()
@@ -119,7 +120,7 @@ class Runs:
         return lease
 
     def _claim(
-        self, request: RunRequest, mode: SessionMode, policy: HostPolicy, lease: Lease, principal: str, run_id: str,
+        self, request: RunRequest, mode: SessionMode, lease: Lease, principal: str, run_id: str,
         digest: str, outer_deadline_s: float | None,
     ) -> LiveRun:  # fmt: skip
         """Take id, session and slot in one step; nothing is awaited here."""
@@ -154,10 +155,10 @@ class Runs:
         self, record: RunRecord, spec: ExecutionSpec, session: Session, lease: Lease | None, ticket: Ticket, feed: Feed
     ) -> LiveRun:
         """The live side of *record*, with everything it holds; the caller lists it in ``live`` and begins it."""
-        policy = parse_policy(spec.policy)
+        silence_s = parse_policy(spec.policy).silence_timeout_s or (lease and lease.capabilities.silence_timeout_s)
         ctx = RunContext(
             directory=self.storage.run_directory(record.ulid), session=SessionView(self.sessions, session),
-            deadline_boot_s=record.deadline_boot_s, silence_s=policy.silence_timeout_s or self.config.silence_timeout_s,
+            deadline_boot_s=record.deadline_boot_s, silence_s=silence_s or self.config.silence_timeout_s,
             cancel_grace_s=self.config.cancel_grace_s,
         )  # fmt: skip
         return LiveRun(
@@ -336,7 +337,9 @@ class Runs:
     async def close(self, *, grace_s: float = 5.0) -> None:
         """Take no more runs. Runs that survive their host are left to the next process; the others are cancelled."""
         self.is_draining = True
-        staying = [run for run in self.live.values() if run.lease is not None and not run.lease.capabilities.survives_host]
+        staying = [
+            run for run in self.live.values() if run.lease is not None and not run.lease.capabilities.survives_host
+        ]
         for run in staying:
             run.ctx.request_stop(Stop(reason=StopReason.CANCELLED, message="the node is shutting down"))
         tasks = {run.task for run in staying if run.task is not None}

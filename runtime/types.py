@@ -90,16 +90,21 @@ class ExecutionSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What a provider serves. ``max_concurrency`` 0 means that only the host's own limit applies.
+    """What a provider serves.
 
-    ``survives_host`` says that a run goes on while the host is away, so a restarted host calls ``execute`` again with
-    the same run directory to adopt it. ``default_workspace`` is used when a request names none; empty: a private directory.
+    ``max_concurrency`` 0 means that only the host's own limit applies. ``survives_host`` says that a run goes on while
+    the host is away, so a restarted host calls ``execute`` again with the same run directory to adopt it.
+    ``default_workspace`` is used when a request names none (empty: a private directory), ``silence_timeout_s`` when it
+    sets none (None: the host's). ``policy_keys`` are the members of a request's policy, beside the host's own, that the
+    provider understands; any other is refused before acceptance.
     """
 
     targets: tuple[str, ...]
     max_concurrency: int = 0
     survives_host: bool = False
     default_workspace: str = ""
+    silence_timeout_s: float | None = None
+    policy_keys: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         if self.max_concurrency < 0:

@@ -6,8 +6,8 @@ import os
 import shutil
 from dataclasses import dataclass
 
-from runtime.failure import FailureCode, FailureError
 from providers.cli.profile import Profile
+from runtime.failure import FailureCode, FailureError
 
 SESSION_PLACEHOLDER = "{{session}}"
 ARGUMENT_LIMIT_BYTES = 131_071
@@ -39,8 +39,13 @@ def build_command(profile: Profile, *, native_id: str | None, path: str) -> Comm
     filled = tuple(a.replace(SESSION_PLACEHOLDER, native_id or "") for a in arguments)
     for argument in filled:
         if len(argument.encode()) > ARGUMENT_LIMIT_BYTES:
-            raise CannotStart(f"an argument of profile {profile.id!r} has {len(argument.encode())} bytes; the system takes {ARGUMENT_LIMIT_BYTES}")
-    return Command(argv=(find_binary(profile.command[0], path), *profile.command[1:], *filled), resumed_id=native_id if resuming else None)
+            raise CannotStart(
+                f"an argument of profile {profile.id!r} has {len(argument.encode())} bytes; the system takes {ARGUMENT_LIMIT_BYTES}"
+            )
+    return Command(
+        argv=(find_binary(profile.command[0], path), *profile.command[1:], *filled),
+        resumed_id=native_id if resuming else None,
+    )
 
 
 def find_binary(name: str, path: str) -> str:
@@ -57,5 +62,9 @@ def find_binary(name: str, path: str) -> str:
     if found is not None:
         return found
     if os.path.isabs(name) and os.path.isfile(name):
-        raise CannotStart(f"{name} is not executable; make it so (chmod +x), or correct the profile's command", binary=name)
-    raise CannotStart(f"binary {name!r} was not found; install it, or put its directory on the node's PATH ({absolute})", binary=name)
+        raise CannotStart(
+            f"{name} is not executable; make it so (chmod +x), or correct the profile's command", binary=name
+        )
+    raise CannotStart(
+        f"binary {name!r} was not found; install it, or put its directory on the node's PATH ({absolute})", binary=name
+    )

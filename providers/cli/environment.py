@@ -71,4 +71,6 @@ def _resolve(name: str, source: SecretSource, inherited: Mapping[str, str]) -> s
     try:
         return Path(source.file).read_text(encoding="utf-8").rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise SecretUnavailable(f"secret {name} comes from file {source.file}, which cannot be read ({type(error).__name__})") from error
+        raise SecretUnavailable(
+            f"secret {name} comes from file {source.file}, which cannot be read ({type(error).__name__})"
+        ) from error

@@ -69,7 +69,9 @@ class Tail:
         wd: int = self._libc.inotify_add_watch(self._inotify, path, IN_MODIFY)
         if wd < 0 or wd in self._by_wd:  # refused, or the file is watched already: the poll serves this one
             if wd < 0:
-                self.note = f"file watching was refused ({errno.errorcode.get(ctypes.get_errno(), '?')}); output is polled"
+                self.note = (
+                    f"file watching was refused ({errno.errorcode.get(ctypes.get_errno(), '?')}); output is polled"
+                )
             return None
         return wd
 

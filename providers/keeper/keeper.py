@@ -29,6 +29,7 @@ if __name__ == "__main__":
         sys.modules[_name] = _package
 
 from providers.keeper import kernel, run_directory
+from providers.keeper.launch import reset_signals
 from providers.keeper.protocol import (
     PROTOCOL,
     SPAWN_DESCRIPTORS,
@@ -237,6 +238,7 @@ def _keep(*, may_leave: bool, linger_s: float, ready: int | None) -> None:
     kernel.set_process_name("iop-keeper")
     kernel.forbid_core_dumps()
     kernel.set_oom_score(kernel.KEEPER_OOM_SCORE)
+    reset_signals()
     keeper = Keeper(_listen(), lock, may_leave=may_leave, linger_s=linger_s)
     if ready is not None:
         os.close(ready)

@@ -21,6 +21,9 @@ LIMITS = "limits"
 CWD = "cwd"
 EXEC = "exec"
 
+IGNORED = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""What Python and the warden ignore, and an exec would not reset; :func:`reset_signals` did the rest long before."""
+
 _GO = b"g"
 
 
@@ -62,6 +65,13 @@ class Launch(NamedTuple):
         """Let the child end without having become anything."""
         os.close(self.barrier)
         os.close(self.errors)
+
+
+def reset_signals() -> None:
+    """Undo what this process inherited (a ``nohup``, a mask), or every child would inherit it too."""
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, *IGNORED}:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def fork_child(order: SpawnOrder, stdio: Stdio) -> Launch:
@@ -114,9 +124,8 @@ def _prepare(stdio: Stdio, barrier: int, errors: int) -> None:
         if int(name) > 2 and int(name) not in (barrier, errors):
             _close(int(name))
     signal.set_wakeup_fd(-1)
-    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+    for number in IGNORED:
         signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def _close(descriptor: int) -> None:

@@ -50,7 +50,9 @@ def listen() -> socket.socket:
 class NodeLinks:
     """All connections of one warden. *recall* gives the frames that a newly greeted node is told."""
 
-    def __init__(self, listener: socket.socket, first: socket.socket, generation: int, recall: Callable[[], list[Frame]]) -> None:
+    def __init__(
+        self, listener: socket.socket, first: socket.socket, generation: int, recall: Callable[[], list[Frame]]
+    ) -> None:
         first.setblocking(False)
         self._listener = listener
         self._node: _Connection | None = _Connection(first)

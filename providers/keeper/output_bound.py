@@ -40,5 +40,8 @@ class OutputBound:
         return None
 
     def _free_bytes(self) -> int:
-        room = os.fstatvfs(self._descriptor)
+        try:
+            room = os.fstatvfs(self._descriptor)
+        except OSError:
+            return self._disk_watermark_bytes  # a file system that does not say has no watermark
         return room.f_bavail * room.f_frsize

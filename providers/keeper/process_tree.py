@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import NamedTuple
 
 FREEZE_ROUNDS = 64
@@ -36,6 +36,8 @@ Members = dict[int, Process]
 Scan = Callable[[], Members]
 Proof = Callable[[Process], bool]
 """Answers whether a process, looked at again, still is one of ours."""
+Prover = Callable[[Members], Proof]
+"""Makes the proof that fits one scan."""
 
 
 def read_process(pid: int, proc: str = "/proc") -> Process | None:
@@ -120,12 +122,13 @@ def send_signal(process: Process, number: signal.Signals, is_ours: Proof) -> boo
     return True
 
 
-def send_to_all(members: Members, number: signal.Signals, is_ours: Proof) -> int:
+def send_to_all(members: Members, number: signal.Signals, prove: Prover) -> int:
     """Signal every one of *members*; how many were reached."""
+    is_ours = prove(members)
     return sum(send_signal(process, number, is_ours) for process in members.values())
 
 
-def freeze(scan: Scan, is_ours: Proof) -> Members:
+def freeze(scan: Scan, prove: Prover) -> Members:
     """Stop everything that *scan* finds until it finds nothing new; the last scan's members.
 
     A stopped process cannot fork, so what the last scan shows is all there is. A process that the kernel lets nobody
@@ -137,6 +140,7 @@ def freeze(scan: Scan, is_ours: Proof) -> Members:
         fresh = [process for process in members.values() if (process.pid, process.start_time) not in stopped]
         if not fresh:
             break
+        is_ours = prove(members)
         for process in fresh:
             send_signal(process, signal.SIGSTOP, is_ours)
             stopped.add((process.pid, process.start_time))
@@ -144,6 +148,6 @@ def freeze(scan: Scan, is_ours: Proof) -> Members:
     return members
 
 
-def born_of(parents: Collection[int]) -> Proof:
-    """The proof by parentage: the parent is one of *parents*."""
-    return lambda process: process.parent in parents
+def born_within(root: int) -> Prover:
+    """The proof by parentage: the parent is *root* or a member of the same scan."""
+    return lambda members: lambda process: process.parent == root or process.parent in members

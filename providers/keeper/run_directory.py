@@ -75,8 +75,9 @@ def write_exit(record: dict[str, object]) -> None:
 
 def boot_id() -> str:
     """Changes with every boot of the machine, and with nothing else."""
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as source:
-        return source.read().strip()
+    # bytes: opened as text it would import a codec, in every warden anew
+    with open("/proc/sys/kernel/random/boot_id", "rb") as source:
+        return source.read().strip().decode()
 
 
 def forget(*names: str) -> None:

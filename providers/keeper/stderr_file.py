@@ -2,7 +2,7 @@
 
 Up to 128 KiB the file is what the child printed, byte for byte. Beyond, the head stays and is followed by one line that
 says how many bytes are left out, and by the tail. The tail is held in memory and written at most once a second, so that
-a killed warden leaves at least an older one.
+a killed warden leaves at least an older one. The file is made when the child prints its first byte: most never do.
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ import os
 HEAD_BYTES = 64 << 10
 TAIL_BYTES = 64 << 10
 
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+
 
 class StderrFile:
     """Keeps what :meth:`take` is given. A full disk loses text, never the run: write errors are counted, not raised."""
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._descriptor = -1
         self._tail = bytearray()
         self.total_bytes = 0
         self.is_behind = False
@@ -49,6 +52,8 @@ class StderrFile:
     def _write(self, data: bytes, offset: int) -> None:
         view = memoryview(data)
         try:
+            if view and self._descriptor < 0:
+                self._descriptor = os.open(self._name, _FLAGS, 0o600)
             while view:
                 written = os.pwrite(self._descriptor, view, offset)
                 view, offset = view[written:], offset + written

@@ -75,6 +75,7 @@ def _begin(order: SpawnOrder, link: socket.socket, stdin_fd: int, stdout_fd: int
         return _launch(order, link, lock, stdin_fd, stdout_fd)
     except OSError as error:
         run_directory.forget(run_directory.OWNER, run_directory.CTL)
+        kernel.set_append_only(stdout_fd, on=False)
         raise _failed("setup", error) from error
 
 
@@ -87,31 +88,31 @@ def _refusal(error: LaunchError) -> NotSpawned:
 
 
 def _launch(order: SpawnOrder, link: socket.socket, lock: int, stdin_fd: int, stdout_fd: int) -> Warden:
+    """Fork first: the child prepares itself while the files here are made, each of which costs as much as a fork."""
     kernel.become_subreaper()
     wake = _wake_on_child()
-    listener = node_links.listen()
-    stderr_file = os.open(run_directory.STDERR, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     stderr, stderr_end = os.pipe()
     os.set_blocking(stderr, False)
     launch = fork_child(order, Stdio(stdin_fd, stdout_fd, stderr_end))
     os.close(stderr_end)
     os.close(stdin_fd)
-    # a shell's `echo x > /dev/stdout` opens the file anew and would cut it; mode 0400 does not stop root
-    is_protected = kernel.set_append_only(stdout_fd, on=True) or os.geteuid() != 0
-    child = process_tree.read_process(launch.pid)
-    start_time = child.start_time if child is not None else 0
     try:
+        listener = node_links.listen()
+        # a shell's `echo x > /dev/stdout` opens the file anew and would cut it; mode 0400 does not stop root
+        is_protected = kernel.set_append_only(stdout_fd, on=True) or os.geteuid() != 0
+        child = process_tree.read_process(launch.pid)
+        start_time = child.start_time if child is not None else 0
         owner = run_directory.write_owner(pid=launch.pid, start_time=start_time, marker=order.marker)
     except OSError:
         launch.abandon()
         raise
     if (error := launch.go()) is not None:
         kernel.set_append_only(stdout_fd, on=False)
-        run_directory.forget(run_directory.OWNER, run_directory.CTL, run_directory.STDERR)
+        run_directory.forget(run_directory.OWNER, run_directory.CTL)
         os.waitpid(launch.pid, 0)
         raise _refusal(error)
     spawned: Frame = {"kind": Kind.SPAWNED, "protocol": PROTOCOL, "is_protected": is_protected, **owner}
-    return Warden(order, lock, wake, stderr, StderrFile(stderr_file), stdout_fd, spawned, listener, link)
+    return Warden(order, lock, wake, stderr, stdout_fd, spawned, listener, link)
 
 
 def _wake_on_child() -> int:
@@ -131,7 +132,6 @@ class Warden:
         lock: int,
         wake: int,
         stderr: int,
-        stderr_file: StderrFile,
         stdout_fd: int,
         spawned: Frame,
         listener: socket.socket,
@@ -139,11 +139,13 @@ class Warden:
     ) -> None:
         now = kernel.boot_now()
         self._pid: int = spawned["pid"]
-        self._lock, self._wake, self._stdout_fd, self._stderr, self._stderr_file = lock, wake, stdout_fd, stderr, stderr_file
+        self._lock, self._wake, self._stdout_fd, self._stderr = lock, wake, stdout_fd, stderr
+        self._stderr_file = StderrFile(run_directory.STDERR)
         self._deadline = order.deadline_boot_s
         self._bound = OutputBound(
             stdout_fd, output_bytes=order.output_bytes, disk_watermark_bytes=order.disk_watermark_bytes, now=now
         )
+        self._prove = process_tree.born_within(os.getpid())
         self._ending: Ending | None = None
         self._status: int | None = None
         self._ended: tuple[float, float] = (0.0, 0.0)
@@ -204,11 +206,8 @@ class Warden:
     def _scan(self) -> process_tree.Members:
         return process_tree.descendants(os.getpid())
 
-    def _proof(self, members: process_tree.Members) -> process_tree.Proof:
-        return process_tree.born_of({os.getpid(), *members})
-
     def _freeze(self) -> process_tree.Members:
-        return process_tree.freeze(self._scan, lambda process: self._proof(self._scan())(process))
+        return process_tree.freeze(self._scan, self._prove)
 
     def _reap(self) -> None:
         while True:
@@ -258,11 +257,8 @@ class Warden:
 
     def _step(self, ending: Ending, number: signal.Signals) -> None:
         if number is not signal.SIGKILL:
-            members = self._scan()
-            process_tree.send_to_all(members, number, self._proof(members))
-            return
-        members = self._freeze()
-        if process_tree.send_to_all(members, number, self._proof(members)):
+            process_tree.send_to_all(self._scan(), number, self._prove)
+        elif process_tree.send_to_all(self._freeze(), number, self._prove):
             ending.was_killed = True
 
     def _lower_autogroup(self) -> None:

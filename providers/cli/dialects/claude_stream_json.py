@@ -62,6 +62,7 @@ from runtime.events import (
 from runtime.failure import Failure, FailureCode
 
 SYNTHETIC = "<synthetic>"
+_ABORTED = "aborted_"
 _PIECES = {"text_delta": EventType.DELTA, "thinking_delta": EventType.REASONING_DELTA}
 _QUIET = frozenset({"control_response"})
 _BLOCKS = {"text": EventType.DELTA, "thinking": EventType.REASONING_DELTA}
@@ -78,6 +79,12 @@ _API_ERRORS = {
     "model_not_found": FailureCode.MODEL_UNAVAILABLE,
     "invalid_request": FailureCode.INVALID_REQUEST,
     "max_output_tokens": FailureCode.BUDGET_EXHAUSTED,
+}
+_TOKENS = {
+    "input_tokens": "input_tokens",
+    "output_tokens": "output_tokens",
+    "cache_read_tokens": "cache_read_input_tokens",
+    "cache_write_tokens": "cache_creation_input_tokens",
 }
 _SUBTYPES = {
     "error_max_turns": FailureCode.BUDGET_EXHAUSTED,
@@ -184,7 +191,7 @@ class ClaudeDecoder:
         try:
             frame = _decode_frame(line.data)
             event = frame.event
-            if event is not None and not self.has_ended and not frame.parent_tool_use_id:
+            if frame.type == "stream_event" and event and self._result is None and not frame.parent_tool_use_id:
                 return self._partial(event, line.end)
             whole = _decode_object(line.data)
         except (msgspec.MsgspecError, RecursionError):
@@ -324,7 +331,7 @@ class ClaudeDecoder:
     def _code(self, result: JsonObject) -> FailureCode | None:
         """Why the turn failed; None when it did not."""
         subtype, message = fields.text(result, "subtype"), _message(result)
-        if fields.text(result, "terminal_reason").startswith("aborted_"):
+        if fields.text(result, "terminal_reason").startswith(_ABORTED):
             return FailureCode.INTERRUPTED
         if fields.text(result, "stop_reason") == "refusal":
             return FailureCode.REFUSED
@@ -356,20 +363,19 @@ class ClaudeDecoder:
 
 
 def _message(result: JsonObject) -> str:
+    if (reason := fields.text(result, "terminal_reason")).startswith(_ABORTED):
+        return f"the agent was interrupted ({reason}), though not by this host"
     told = fields.text(result, "result") or "; ".join(fields.texts(result, "errors"))
     return told or f"the agent ended with {fields.text(result, 'subtype') or 'a result'} and no text"
 
 
 def _usage(result: JsonObject) -> Usage | None:
     """The turn's tokens; the cost is the process's, which in the one-shot form is one turn."""
-    told = fields.mapping(result, "usage")
-    usage = Usage(
-        input_tokens=fields.count(told, "input_tokens"),
-        output_tokens=fields.count(told, "output_tokens"),
-        cache_read_tokens=fields.count(told, "cache_read_input_tokens"),
-        cache_write_tokens=fields.count(told, "cache_creation_input_tokens"),
-        cost_usd=fields.number(result, "total_cost_usd"),
-    )
+    cost, told = fields.number(result, "total_cost_usd"), fields.mapping(result, "usage")
+    tokens = {name: fields.count(told, key) for name, key in _TOKENS.items()}
+    if cost and not any(tokens.values()):
+        tokens = {}  # after a retry without streaming all counts are 0 beside a true cost: that is "not counted"
+    usage = Usage(cost_usd=cost, **tokens)
     return usage if usage != Usage() else None
 
 
@@ -386,7 +392,10 @@ def _result_facts(result: JsonObject) -> dict[str, str]:
 
 def _retry(frame: JsonObject) -> Activity:
     told = [f"attempt {fields.integer(frame, 'attempt')} of {fields.integer(frame, 'max_retries')}"]
-    told += [str(each) for each in (fields.integer(frame, "error_status"), fields.text(frame, "error")) if each]
+    told += [
+        "after",
+        *(str(each) for each in (fields.integer(frame, "error_status"), fields.text(frame, "error")) if each),
+    ]
     delay_ms = fields.number(frame, "retry_delay_ms")
     wait = f", again in {delay_ms / 1000:.1f} s" if delay_ms else ""
     return Notice(code="api_retry", message=" ".join(told) + wait)

@@ -1,0 +1,79 @@
+"""What the node tells about runs and itself, as messages: the read-only half of the bridge."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from node.pb import node_pb2
+from node.runtime_bridge import failure_to_wire, timestamp_to_wire
+from runtime.records import RunRecord, RunState
+from runtime.runs import CancelReceipt
+from runtime.types import Capabilities
+
+_STATES = {
+    RunState.ACCEPTED: node_pb2.RUN_STATE_ACCEPTED,
+    RunState.RUNNING: node_pb2.RUN_STATE_RUNNING,
+    RunState.COMPLETE: node_pb2.RUN_STATE_COMPLETE,
+    RunState.ERROR: node_pb2.RUN_STATE_ERROR,
+    RunState.CANCELLED: node_pb2.RUN_STATE_CANCELLED,
+}
+
+
+def run_to_wire(record: RunRecord, *, first: int = 0, last: int = 0) -> node_pb2.RunInfo:
+    """One run as it stands."""
+    spec = record.spec
+    message = node_pb2.RunInfo(
+        run_id=record.run_id, state=_STATES[record.state], session_id=record.session_id, recovered=record.recovered,
+        accepted_at=timestamp_to_wire(record.accepted_ns), workspace_shared_with=record.shared_with,
+        first_sequence=first, last_sequence=last,
+        ended_at=None if record.ended_ns is None else timestamp_to_wire(record.ended_ns),
+        failure=None if record.failure is None else failure_to_wire(record.failure),
+    )  # fmt: skip
+    if spec is not None:
+        message.adapter, message.target = spec.adapter, spec.target
+        message.background, message.workspace = spec.background, spec.workspace
+    return message
+
+
+def run_details_to_wire(
+    record: RunRecord, *, first: int, last: int, details: Mapping[str, str]
+) -> node_pb2.GetRunResponse:
+    """One run and the facts that explain it."""
+    return node_pb2.GetRunResponse(run=run_to_wire(record, first=first, last=last), details=dict(details))
+
+
+def page_to_wire(records: Sequence[RunRecord], *, next_token: str) -> node_pb2.ListRunsResponse:
+    return node_pb2.ListRunsResponse(runs=[run_to_wire(record) for record in records], next_page_token=next_token)
+
+
+def receipt_to_wire(receipt: CancelReceipt) -> node_pb2.CancelRunResponse:
+    return node_pb2.CancelRunResponse(accepted=receipt.accepted, state=_STATES[receipt.state])
+
+
+def artifacts_to_wire(sizes: Mapping[str, int]) -> node_pb2.ListArtifactsResponse:
+    found = [node_pb2.Artifact(name=name, size_bytes=size) for name, size in sizes.items()]
+    return node_pb2.ListArtifactsResponse(artifacts=found)
+
+
+def chunk_to_wire(data: bytes) -> node_pb2.GetArtifactResponse:
+    return node_pb2.GetArtifactResponse(data=data)
+
+
+def capabilities_to_wire(
+    targets: Sequence[tuple[str, str, Capabilities]], limits: Mapping[str, int]
+) -> node_pb2.GetCapabilitiesResponse:
+    found = [
+        node_pb2.Target(adapter=adapter, target=target, max_concurrency=capabilities.max_concurrency)
+        for adapter, target, capabilities in targets
+    ]
+    return node_pb2.GetCapabilitiesResponse(targets=found, limits=dict(limits))
+
+
+def status_to_wire(
+    *, node_id: str, version: str, started_ns: int, is_recovered: bool, active_runs: int, readers: int,
+    limits: Mapping[str, int], notes: Sequence[str], keeper_pid: int | None,
+) -> node_pb2.GetNodeStatusResponse:  # fmt: skip
+    return node_pb2.GetNodeStatusResponse(
+        node_id=node_id, version=version, started_at=timestamp_to_wire(started_ns), recovery_complete=is_recovered,
+        active_runs=active_runs, attached_readers=readers, limits=dict(limits), notes=notes, keeper_pid=keeper_pid or 0,
+    )  # fmt: skip

@@ -1,0 +1,140 @@
+"""The composition root: everything a host of agent runs needs, put together once, in one block.
+
+It speaks no gRPC, so that any front door can stand before it: the node's server, a command, a test.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from node.config import NodeConfig
+from providers.catalog.factory import build_providers
+from providers.catalog.loader import load_catalog, load_shipped
+from providers.cli.provider import Machinery
+from providers.cli.run_files import STDOUT
+from providers.cli.tail import Tail, open_tail
+from providers.keeper.client import Keeper, clear_append_only, end_orphans, open_keeper
+from runtime.index import Index, open_index
+from runtime.keys import new_ulid
+from runtime.provider import Provider
+from runtime.recovery import recover
+from runtime.registry import Registry
+from runtime.retention import keep_sweeping
+from runtime.runs import Runs, open_runs
+from runtime.storage import open_storage
+
+OPEN_FILES = 65_536  # two per run, one per attached stream
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """An open host. ``recovery`` is the task that takes up earlier runs; it has the errors of it."""
+
+    config: NodeConfig
+    node_id: str
+    started_ns: int
+    runs: Runs
+    registry: Registry
+    keeper: Keeper
+    tail: Tail
+    recovery: asyncio.Task[None]
+
+    def notes(self) -> list[str]:
+        """What an operator should know of this machine, a sentence each."""
+        return [note for note in (self.tail.note,) if note]
+
+
+@asynccontextmanager
+async def open_host(config: NodeConfig, *, extra: list[tuple[str, Provider]] | None = None) -> AsyncIterator[Host]:
+    """Everything of a host, open until the block ends; runs that survive it go on for the next one.
+
+    *extra* providers, as (adapter, provider), stand beside those of the catalog.
+
+    Raises:
+        FailureError: the data directory is in use or unusable, or the catalog is invalid.
+    """
+    _raise_open_files()
+    async with AsyncExitStack() as stack:
+        storage = stack.enter_context(open_storage(config.runtime.data_dir, unlock=_unlock))
+        index = await stack.enter_async_context(open_index(config.runtime.data_dir))
+        keeper = await stack.enter_async_context(open_keeper(config.runtime.data_dir, generation=storage.generation))
+        tail = await stack.enter_async_context(open_tail())
+        machinery = Machinery(keeper=keeper, tail=tail, config=config.runtime, inherited=dict(os.environ))
+        catalog = load_shipped() if config.catalog is None else load_catalog(config.catalog)
+        registry = Registry()
+        stack.push_async_callback(registry.close)
+        await registry.replace(
+            [*(("cli", p) for p in build_providers(catalog, config.profiles, machinery)), *(extra or [])]
+        )
+        runs = await stack.enter_async_context(open_runs(config.runtime, storage, index, registry))
+        recovery = _task(stack, recover(runs, _Leftovers(keeper).end), "recovery")
+        _task(stack, keep_sweeping(runs), "retention")
+        yield Host(
+            config=config, node_id=config.node_id or await _stored_node_id(index), started_ns=time.time_ns(), runs=runs,
+            registry=registry, keeper=keeper, tail=tail, recovery=recovery,
+        )  # fmt: skip
+
+
+class _Leftovers:
+    """Ends what an earlier host left of a run that nobody will go on with."""
+
+    def __init__(self, keeper: Keeper) -> None:
+        self._keeper = keeper
+
+    async def end(self, directory: Path, ulid: str) -> None:
+        """Stop the run's warden if it lives, else end what carries the run's marker; bounded."""
+        if not directory.is_dir():
+            await asyncio.to_thread(end_orphans, ulid)
+            return
+        link = await self._keeper.adopt(directory)
+        if link is None:
+            await asyncio.to_thread(end_orphans, ulid)
+            return
+        link.stop(steps=("term",), grace_s=1.0, reason="finished")
+        await link.wait_gone(5.0)
+        await link.close()
+
+
+def _task(stack: AsyncExitStack, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+    """A task of the host's: cancelled and awaited when the host closes."""
+    task = asyncio.create_task(work, name=name)
+
+    async def end() -> None:
+        task.cancel()
+        await asyncio.wait([task])
+
+    stack.push_async_callback(end)
+    return task
+
+
+async def _stored_node_id(index: Index) -> str:
+    """The id of this data directory, made on first use: constant across restarts."""
+    fresh = f"node-{new_ulid().lower()}"
+
+    def operation(connection: sqlite3.Connection) -> str:
+        connection.execute("INSERT OR IGNORE INTO meta (key, value) VALUES ('node_id', ?)", (fresh,))
+        return str(connection.execute("SELECT value FROM meta WHERE key='node_id'").fetchone()[0])
+
+    return await index.run(operation)
+
+
+def _unlock(directory: Path) -> None:
+    """A warden that was killed leaves the output append-only, which also forbids to remove it."""
+    if (directory / STDOUT).exists():
+        clear_append_only(directory / STDOUT)
+
+
+def _raise_open_files() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

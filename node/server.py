@@ -1,0 +1,120 @@
+"""The gRPC server: where it listens, how its handlers are guarded, when it says that it serves, how it leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import stat
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import grpc.aio
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from node.config import UNIX_PREFIX
+from node.host import Host
+from node.node_service import NodeInfoService
+from node.pb import node_pb2
+from node.run_service import RunService
+from node.wire_errors import ErrorGuard, deserializer
+
+log = logging.getLogger(__name__)
+
+SERVICE = node_pb2.DESCRIPTOR.services_by_name["NodeService"]
+STOP_GRACE_S = 2.0
+
+OPTIONS: list[tuple[str, Any]] = [
+    ("grpc.so_reuseport", 0),  # two nodes on one port would share its calls at random
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),  # the wait for the answer; its default of a minute hides a frozen client
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+    ("grpc.max_receive_message_length", 8 << 20),  # over our own input limit, so that the refusal is ours and typed
+    ("grpc.max_send_message_length", 4 << 20),
+    ("grpc.max_concurrent_streams", 10_000),
+]
+
+
+class CannotListen(Exception):
+    """The address cannot be listened on; the text says which and why."""
+
+
+@asynccontextmanager
+async def serving(host: Host) -> AsyncIterator[str]:
+    """Serve *host* until the block ends, and yield the address in use (the port is known then, also for port 0)."""
+    server = grpc.aio.server(options=OPTIONS, interceptors=(ErrorGuard(),))
+    server.add_generic_rpc_handlers((_handlers(RunService(host), NodeInfoService(host)),))
+    health_servicer = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
+    if host.config.reflection:
+        reflection.enable_server_reflection((SERVICE.full_name, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    address = _listen(server, host.config.listen)
+    await _set_health(health_servicer, is_serving=False)
+    await server.start()
+    watch = asyncio.create_task(_serve_when_recovered(host, health_servicer), name="health")
+    try:
+        yield address
+    finally:
+        watch.cancel()
+        await _set_health(health_servicer, is_serving=False)
+        host.runs.is_draining = True
+        await server.stop(STOP_GRACE_S)
+
+
+async def _serve_when_recovered(host: Host, servicer: health.aio.HealthServicer) -> None:
+    await host.runs.recovered.wait()
+    await _set_health(servicer, is_serving=True)
+    log.info("serving", extra={"node_id": host.node_id})
+
+
+async def _set_health(servicer: health.aio.HealthServicer, *, is_serving: bool) -> None:
+    status = health_pb2.HealthCheckResponse.SERVING if is_serving else health_pb2.HealthCheckResponse.NOT_SERVING
+    for service in ("", SERVICE.full_name):
+        await servicer.set(service, status)
+
+
+def _listen(server: grpc.aio.Server, listen: str) -> str:
+    path = listen[len(UNIX_PREFIX) :] if listen.startswith(UNIX_PREFIX) else None
+    if path is not None:
+        _remove_stale_socket(path)
+    before = os.umask(0o177)  # a unix socket is its owner's alone
+    try:
+        port = server.add_insecure_port(listen)
+    except RuntimeError as error:
+        raise CannotListen(f"cannot listen on {listen}: it is in use, or not an address of this machine") from error
+    finally:
+        os.umask(before)
+    return listen if path is not None else f"{listen.rpartition(':')[0]}:{port}"
+
+
+def _remove_stale_socket(path: str) -> None:
+    """A node that was killed leaves its socket behind; the data directory's lock says that none lives."""
+    try:
+        if stat.S_ISSOCK(os.stat(path).st_mode):
+            os.unlink(path)
+    except FileNotFoundError:
+        pass
+
+
+def _handlers(*servicers: object) -> grpc.GenericRpcHandler:
+    """A handler for every method of the service; two RPCs write bytes that are ready to be sent."""
+    methods: Mapping[str, Any] = {m.name: m for m in SERVICE.methods}
+    found = {name: getattr(s, name) for s in servicers for name in methods if hasattr(s, name)}
+    handlers = {name: _handler(methods[name], found[name]) for name in methods}
+    return grpc.method_handlers_generic_handler(SERVICE.full_name, handlers)
+
+
+def _handler(method: Any, behaviour: Any) -> Any:
+    make = grpc.unary_stream_rpc_method_handler if method.server_streaming else grpc.unary_unary_rpc_method_handler
+    return make(behaviour, deserializer(GetMessageClass(method.input_type)), _serialize)
+
+
+def _serialize(response: bytes | Message) -> bytes:
+    return response if isinstance(response, bytes) else response.SerializeToString()

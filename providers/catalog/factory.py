@@ -1,0 +1,76 @@
+"""From the catalog and the operator's settings to the profiles and providers of a node."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from providers.catalog.loader import CatalogInvalid
+from providers.catalog.schema import CatalogFile, ProfileStanza
+from providers.cli.dialects import load_dialect
+from providers.cli.environment import SecretSource
+from providers.cli.profile import Profile
+from providers.cli.provider import CliProvider, Machinery
+
+MODEL_PLACEHOLDER = "{{model}}"
+_ANY_PLACEHOLDER = re.compile(r"\{\{.*?\}\}")
+_KNOWN = frozenset({MODEL_PLACEHOLDER, "{{session}}"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileSettings:
+    """What the operator says of one profile in ``node.yaml``."""
+
+    env: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, SecretSource] = field(default_factory=dict)
+    default_workspace: str = ""
+    silence_timeout_s: float | None = None
+    max_concurrency: int | None = None
+
+
+def build_profile(catalog: CatalogFile, profile_id: str, settings: ProfileSettings) -> Profile:
+    """The profile *profile_id* of *catalog*, model filled in, with the operator's settings; the catalog is not changed.
+
+    Raises:
+        CatalogInvalid: there is no such profile, or an argument has a placeholder nobody fills.
+    """
+    stanza = next((p for p in catalog.profiles if p.id == profile_id), None)
+    if stanza is None:
+        known = ", ".join(p.id for p in catalog.profiles)
+        raise CatalogInvalid(f"profile {profile_id!r} is not in the catalog; it has {known}")
+    provider = next(p for p in catalog.providers if p.id == stanza.provider)
+    model = next(m for m in catalog.models if m.id == stanza.model)
+    return Profile(
+        id=stanza.id, command=provider.command, dialect=provider.dialect,
+        args=_fill(stanza, stanza.args, model.target), resume_args=_fill(stanza, stanza.resume_args, model.target),
+        env={**provider.env, **settings.env}, secrets=settings.secrets, cancel=provider.cancel,
+        policy_keys=frozenset(provider.policy),
+        max_concurrency=stanza.max_concurrency if settings.max_concurrency is None else settings.max_concurrency,
+        default_workspace=settings.default_workspace,
+        silence_timeout_s=settings.silence_timeout_s or provider.silence_timeout_s,
+    )  # fmt: skip
+
+
+def build_providers(
+    catalog: CatalogFile, settings: Mapping[str, ProfileSettings], machinery: Machinery
+) -> list[CliProvider]:
+    """One provider per profile of *catalog*, in ID order.
+
+    Raises:
+        CatalogInvalid: settings name a profile that is not there, or a profile cannot be built.
+    """
+    profiles = [build_profile(catalog, p.id, settings.get(p.id, ProfileSettings())) for p in catalog.profiles]
+    if unknown := sorted(set(settings) - {p.id for p in profiles}):
+        raise CatalogInvalid(f"settings name profile {unknown[0]!r}, which is not in the catalog")
+    return [CliProvider(profile, load_dialect(profile.dialect), machinery) for profile in profiles]
+
+
+def _fill(stanza: ProfileStanza, arguments: tuple[str, ...], model: str) -> tuple[str, ...]:
+    for argument in arguments:
+        for found in _ANY_PLACEHOLDER.findall(argument):
+            if found not in _KNOWN:
+                raise CatalogInvalid(
+                    f"profile {stanza.id!r}: placeholder {found!r} is unknown; known: {', '.join(sorted(_KNOWN))}"
+                )
+    return tuple(model.join(argument.split(MODEL_PLACEHOLDER)) for argument in arguments)

@@ -1,0 +1,112 @@
+"""The files of one CLI run in its directory, as the node prepares and leaves them.
+
+``stdin``   the prompt, a regular file: never on a command line, deleted after the terminal
+``stdout``  what the agent prints, append-only and not writable by name: a child's ``> /dev/stdout`` must not cut it
+``launch.json``  what was started, redacted, for people
+``diagnostics.json``  lines that were no events: counts, and a few bounded, redacted samples
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from providers.cli.dialect import Noise
+from providers.keeper.client import clear_append_only
+from runtime.redact import Redactor, clip
+
+STDIN, STDOUT, STDERR = "stdin", "stdout", "stderr"
+LAUNCH, DIAGNOSTICS = "launch.json", "diagnostics.json"
+STDERR_TAIL_BYTES = 8 * 1024
+_SAMPLES = 20
+_SAMPLE_CHARS = 300
+
+
+def create_output(directory: Path) -> int:
+    """A new output file, open for appending; what an earlier attempt that never began left is removed."""
+    path = directory / STDOUT
+    try:
+        return _create(path)
+    except FileExistsError:
+        clear_append_only(path)
+        path.unlink()
+        return _create(path)
+
+
+def _create(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o400)
+
+
+def write_input(directory: Path, text: str) -> int:
+    """Store the prompt and open it for reading."""
+    fd = os.open(directory / STDIN, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with open(fd, "wb", closefd=False) as file:
+        file.write(text.encode("utf-8", "replace"))
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
+def discard_input(directory: Path) -> None:
+    """The prompt is needed no more."""
+    (directory / STDIN).unlink(missing_ok=True)
+
+
+def write_launch(
+    directory: Path,
+    *,
+    argv: Sequence[str],
+    cwd: str,
+    variables: Sequence[str],
+    resumed_id: str | None,
+    redact: Redactor,
+) -> None:
+    """Note what is started: arguments redacted, of the environment the names only.
+
+    ``resumed_id`` is for the decoder of a node that adopts the run; it is not shown.
+    """
+    note = {"argv": [redact(a) for a in argv], "cwd": cwd, "env": sorted(variables), "resumed_id": resumed_id}
+    (directory / LAUNCH).write_bytes(msgspec.json.encode(note))
+
+
+def stderr_tail(directory: Path, redact: Redactor, limit: int = 2048) -> str:
+    """The end of what the agent said on stderr, redacted and bounded."""
+    try:
+        with open(directory / STDERR, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            file.seek(max(0, size - STDERR_TAIL_BYTES))
+            return redact.diagnostic(file.read(), limit)
+    except OSError:
+        return ""
+
+
+class Diagnostics:
+    """Counts what was no event, and keeps a few samples; bounded whatever the agent prints."""
+
+    def __init__(self, redact: Redactor) -> None:
+        self._redact = redact
+        self.counts: Counter[str] = Counter()
+        self._samples: list[dict[str, str]] = []
+
+    def note(self, noise: Noise) -> None:
+        self.counts[noise.kind] += 1
+        if len(self._samples) < _SAMPLES:
+            self._samples.append({"kind": noise.kind, "detail": clip(self._redact(noise.detail), _SAMPLE_CHARS)})
+
+    def store(self, directory: Path) -> None:
+        """Leave them beside the run; nothing is written for a run without any."""
+        if self.counts:
+            note = {"counts": dict(self.counts), "samples": self._samples}
+            (directory / DIAGNOSTICS).write_bytes(msgspec.json.encode(note))
+
+
+def read_note(directory: Path, name: str) -> Mapping[str, object]:
+    """One of the JSON notes above; empty when there is none."""
+    try:
+        found = msgspec.json.decode((directory / name).read_bytes())
+    except (OSError, msgspec.DecodeError):
+        return {}
+    return found if isinstance(found, dict) else {}

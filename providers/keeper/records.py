@@ -1,0 +1,114 @@
+"""What a run directory says about its run, read by the node. The directory is the truth; messages are hints.
+
+Nothing here blocks for longer than a small file takes, and nothing raises for a file that is missing or torn.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from providers.keeper import run_directory
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """Which process a run is. Without the same boot id and pid namespace the numbers mean nothing."""
+
+    boot_id: str
+    pid_ns: int
+    pid: int
+    start_time: int
+    marker: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExitRecord:
+    """How the main child ended: exactly one of code and signal is set.
+
+    ``stopped`` is the reason of the stop that ended it (the node's word, ``deadline``, ``output_limit``,
+    ``storage_full``), None when it ended by itself. ``killed`` tells that the grace was not enough.
+    """
+
+    code: int | None
+    signal: int | None
+    stopped: str | None
+    killed: bool
+    stderr_bytes: int
+
+
+def read_owner(directory: Path) -> Owner | None:
+    """The owner record, None when there is none that can be understood."""
+    return _read(directory / run_directory.OWNER, owner_from)
+
+
+def read_exit(directory: Path) -> ExitRecord | None:
+    """The exit record, None when there is none that can be understood."""
+    return _read(directory / run_directory.EXIT, exit_from)
+
+
+def lock_is_held(directory: Path) -> bool:
+    """Whether a warden of this directory lives."""
+    try:
+        descriptor = os.open(directory / run_directory.LOCK, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def tree_was_proven_gone(directory: Path) -> bool:
+    """Whether the warden left in order. False with a free lock: it was killed, and something may have survived it."""
+    return read_exit(directory) is not None and not os.path.lexists(directory / run_directory.CTL)
+
+
+def owner_from(values: dict[str, Any]) -> Owner:
+    """The owner in a record or a frame.
+
+    Raises:
+        KeyError, TypeError, ValueError: it holds none.
+    """
+    return Owner(
+        boot_id=str(values["boot_id"]),
+        pid_ns=int(values["pid_ns"]),
+        pid=int(values["pid"]),
+        start_time=int(values["start_time"]),
+        marker=str(values["marker"]),
+    )
+
+
+def exit_from(values: dict[str, Any]) -> ExitRecord:
+    """The exit in a record or a frame.
+
+    Raises:
+        KeyError, TypeError, ValueError: it holds none.
+    """
+    code, signal, stopped = values["code"], values["signal"], values["stopped"]
+    if (code is None) == (signal is None):
+        raise ValueError("neither a code nor a signal, or both")
+    return ExitRecord(
+        code=None if code is None else int(code),
+        signal=None if signal is None else int(signal),
+        stopped=None if stopped is None else str(stopped),
+        killed=bool(values["killed"]),
+        stderr_bytes=int(values["stderr_bytes"]),
+    )
+
+
+def _read(path: Path, parse: Callable[[dict[str, Any]], T]) -> T | None:
+    try:
+        return parse(json.loads(path.read_bytes()))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
