@@ -8,13 +8,13 @@ on a terminal only. There, control characters of an agent are not obeyed: its te
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import msgspec
+from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from runtime.events import RuntimeEvent
@@ -60,12 +60,14 @@ def print_json(value: Any) -> None:
     sys.stdout.flush()
 
 
-def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
-    """A plain table on standard output."""
-    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
-    for row in rows:
-        table.add_row(*(Text(printable(cell)) for cell in row))
-    _console().print(table, soft_wrap=not sys.stdout.isatty())
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A plain table on standard output, one line per row however long: ids are there to be copied whole."""
+    cells = [[printable(cell) for cell in row] for row in (columns, *rows)]
+    widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
+    console = _console()
+    for number, row in enumerate(cells):
+        line = "  ".join(cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True))
+        console.print(Text(line.rstrip(), style="" if number else "bold"), soft_wrap=True)
 
 
 def print_facts(facts: Mapping[str, str]) -> None:

@@ -70,7 +70,7 @@ def ps(
                 async for run in found:
                     print_json(run)
             else:
-                columns = ("RUN", "STATE", "TARGET", "SESSION", "ACCEPTED", "TOOK", "EVENTS")
+                columns = ("RUN", "STATE", "TARGET", "SESSION", "ACCEPTED", "TOOK")
                 print_table(columns, [_row(run) async for run in found])
         return Exit.DONE
 
@@ -134,7 +134,7 @@ def _row(run: RunView) -> tuple[str, ...]:
     code = f" ({run.failure.code.value})" if run.failure else ""
     took = _took(run.accepted_at, run.ended_at)
     accepted = f"{run.accepted_at:%Y-%m-%d %H:%M:%SZ}" if run.accepted_at else ""
-    return run.run_id, run.state + code, run.target, run.session_id, accepted, took, str(run.last_sequence)
+    return run.run_id, run.state + code, run.target, run.session_id, accepted, took
 
 
 def _took(began: datetime | None, ended: datetime | None) -> str:

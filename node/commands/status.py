@@ -66,7 +66,7 @@ def capabilities(node: Node = NODE, json: Json = False) -> None:
         else:
             rows = [(t.target, t.adapter, str(t.max_concurrency or "node's limit")) for t in view.targets]
             print_table(("TARGET", "ADAPTER", "AT ONCE"), rows)
-            print_facts({name: f"{limit:,}" for name, limit in sorted(view.limits.items())})
+            print_facts({f"limit {name}": f"{limit:,}" for name, limit in sorted(view.limits.items())})
         return Exit.DONE
 
     dial(node, work, as_json=json)

@@ -28,6 +28,7 @@ class ProviderStanza(_Strict):
     id: Id
     command: Annotated[tuple[Text, ...], Field(min_length=1)]
     dialect: Annotated[str, StringConstraints(pattern=r"^[a-z0-9_]+$", strict=True)]
+    native: tuple[Text, ...] = ()
     env: dict[str, str] = {}
     cancel: tuple[Step, ...] = ("term",)
     policy: tuple[Text, ...] = ()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from providers.cli.profile import Profile
 from runtime.failure import FailureCode, FailureError
@@ -29,23 +31,35 @@ class Command:
 
 
 def build_command(profile: Profile, *, native_id: str | None, path: str) -> Command:
-    """The command of one run of *profile*, with its resume arguments when *native_id* is known.
+    """The command of one run of *profile*: its resume arguments when *native_id* is known, else its first ones.
 
     Raises:
-        CannotStart: the binary is not on *path*, or cannot be executed.
+        CannotStart: the binary is not on *path* or cannot be executed, or an argument is longer than the system takes.
     """
     resuming = native_id is not None and bool(profile.resume_args)
-    arguments = profile.args + (profile.resume_args if resuming else ())
-    filled = tuple(a.replace(SESSION_PLACEHOLDER, native_id or "") for a in arguments)
-    for argument in filled:
-        if len(argument.encode()) > ARGUMENT_LIMIT_BYTES:
+    template = profile.resume_args if resuming else profile.args
+    arguments = tuple(argument.replace(SESSION_PLACEHOLDER, native_id or "") for argument in template)
+    for argument in arguments:
+        if (size := len(argument.encode())) > ARGUMENT_LIMIT_BYTES:
             raise CannotStart(
-                f"an argument of profile {profile.id!r} has {len(argument.encode())} bytes; the system takes {ARGUMENT_LIMIT_BYTES}"
+                f"an argument of profile {profile.id!r} has {size} bytes; the limit is {ARGUMENT_LIMIT_BYTES}"
             )
-    return Command(
-        argv=(find_binary(profile.command[0], path), *profile.command[1:], *filled),
-        resumed_id=native_id if resuming else None,
-    )
+    binary = native_binary(find_binary(profile.command[0], path), profile.native)
+    return Command(argv=(binary, *profile.command[1:], *arguments), resumed_id=native_id if resuming else None)
+
+
+def native_binary(found: str, patterns: Sequence[str]) -> str:
+    """The vendor's own binary that the launcher *found* would start, or *found* itself.
+
+    A launcher is a second process that forwards no signals and costs a start of its own. *patterns* are globs relative to
+    the directory in which the launcher really lies.
+    """
+    home = Path(os.path.realpath(found)).parent
+    for pattern in patterns:
+        for candidate in sorted(home.glob(pattern)):
+            if candidate.is_file() and os.access(candidate, os.X_OK):
+                return os.path.normpath(candidate)
+    return found
 
 
 def find_binary(name: str, path: str) -> str:

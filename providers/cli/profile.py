@@ -12,12 +12,14 @@ from providers.cli.environment import SecretSource
 class Profile:
     """A catalog profile with its model already substituted in ``args`` and ``resume_args``.
 
-    ``resume_args`` may hold ``{{session}}``, replaced by the native conversation id of the session.
+    ``args`` are the arguments of a session's first run, ``resume_args`` of every later one, where ``{{session}}`` stands for
+    the native conversation id. ``native`` says where the binary lies that an npm launcher would start.
     """
 
     id: str
     command: tuple[str, ...]
     dialect: str
+    native: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
     resume_args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)

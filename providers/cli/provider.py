@@ -6,6 +6,7 @@ the run directory says: nothing was started, a process lives, or it has ended; f
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ from providers.keeper.client import (
     SpawnFailed,
     SpawnRequest,
     WardenLink,
+    clear_append_only,
     end_orphans,
     lock_is_held,
     read_exit,
@@ -94,7 +96,9 @@ class CliProvider:
     async def _adopt(self, directory: Path) -> WardenLink | None:
         link = await self._machinery.keeper.adopt(directory)
         if link is None and read_exit(directory) is None:
-            end_orphans(directory.name)  # the warden is gone and cannot: whatever carries the run's marker is ours
+            # the warden was killed while no node looked: whatever carries the run's marker is ours to end
+            await asyncio.to_thread(end_orphans, directory.name)
+            clear_append_only(directory / STDOUT)
         return link
 
     async def _start(

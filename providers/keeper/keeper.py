@@ -29,7 +29,7 @@ if __name__ == "__main__":
         sys.modules[_name] = _package
 
 from providers.keeper import kernel, run_directory
-from providers.keeper.launch import reset_signals
+from providers.keeper.launch import arrange_signals
 from providers.keeper.protocol import (
     PROTOCOL,
     SPAWN_DESCRIPTORS,
@@ -93,7 +93,10 @@ class NodeConnection:
 
 
 class Keeper:
-    """Serves nodes until nobody needs it: told ``bye`` or ``retire``, or *linger_s* without a node, and no warden lives."""
+    """Serves nodes until nobody needs it: told ``bye`` or ``retire``, or *linger_s* without a node, and no warden lives.
+
+    On TERM it leaves at once: wardens do not need it.
+    """
 
     def __init__(self, listener: socket.socket, lock: int, *, may_leave: bool, linger_s: float) -> None:
         self._listener = listener
@@ -106,7 +109,7 @@ class Keeper:
         self._alone_since = kernel.boot_now()
         self._wake, wake_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._inherited = [lock, self._wake, wake_end]
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._is_terminated = False
         signal.set_wakeup_fd(wake_end, warn_on_full_buffer=False)
 
     def serve(self) -> None:
@@ -116,8 +119,8 @@ class Keeper:
         run_directory.forget(SOCKET)
 
     def _is_done(self) -> bool:
-        if self._wardens:
-            return False
+        if self._is_terminated or self._wardens:
+            return self._is_terminated
         has_node = any(connection.is_node for connection in self._connections)
         is_forgotten = not has_node and kernel.boot_now() - self._alone_since >= self._linger_s
         return self._is_retired or (self._may_leave and (is_forgotten or (self._is_dismissed and not has_node)))
@@ -129,7 +132,7 @@ class Keeper:
             poll.register(descriptor, select.POLLIN)
         for descriptor, _ in poll.poll(self._timeout_ms()):
             if descriptor == self._wake:
-                os.read(self._wake, 4096)
+                self._is_terminated |= signal.SIGTERM in os.read(self._wake, 4096)
             elif descriptor == self._listener.fileno():
                 self._accept()
             else:
@@ -238,7 +241,7 @@ def _keep(*, may_leave: bool, linger_s: float, ready: int | None) -> None:
     kernel.set_process_name("iop-keeper")
     kernel.forbid_core_dumps()
     kernel.set_oom_score(kernel.KEEPER_OOM_SCORE)
-    reset_signals()
+    arrange_signals()
     keeper = Keeper(_listen(), lock, may_leave=may_leave, linger_s=linger_s)
     if ready is not None:
         os.close(ready)

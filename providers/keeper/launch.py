@@ -21,8 +21,8 @@ LIMITS = "limits"
 CWD = "cwd"
 EXEC = "exec"
 
-IGNORED = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""What Python and the warden ignore, and an exec would not reset; :func:`reset_signals` did the rest long before."""
+_NOTED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 _GO = b"g"
 
@@ -52,7 +52,10 @@ class Launch(NamedTuple):
 
     def go(self) -> LaunchError | None:
         """Let the child become the program; None once it has. The caller reaps it in either case."""
-        os.write(self.barrier, _GO)
+        try:
+            os.write(self.barrier, _GO)
+        except BrokenPipeError:
+            pass  # it failed before the barrier; the report says why
         os.close(self.barrier)
         with open(self.errors, "rb") as pipe:
             report = pipe.read()
@@ -67,11 +70,19 @@ class Launch(NamedTuple):
         os.close(self.errors)
 
 
-def reset_signals() -> None:
-    """Undo what this process inherited (a ``nohup``, a mask), or every child would inherit it too."""
-    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, *IGNORED}:
-        signal.signal(number, signal.SIG_DFL)
+def arrange_signals() -> None:
+    """Once in the keeper, for the wardens too: what wakes a poll, and nothing that was inherited (a ``nohup``, a mask).
+
+    An exec resets handlers but not ignored signals: so these are noted by a handler that does nothing, and whoever polls
+    finds the number in its wake-up descriptor. Done here because every page a warden touches is a page it pays for.
+    """
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, *_IGNORED_BY_PYTHON}:
+        signal.signal(number, _note if number in _NOTED else signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _note(number: int, frame: object) -> None:
+    pass
 
 
 def fork_child(order: SpawnOrder, stdio: Stdio) -> Launch:
@@ -124,7 +135,7 @@ def _prepare(stdio: Stdio, barrier: int, errors: int) -> None:
         if int(name) > 2 and int(name) not in (barrier, errors):
             _close(int(name))
     signal.set_wakeup_fd(-1)
-    for number in IGNORED:
+    for number in _IGNORED_BY_PYTHON:
         signal.signal(number, signal.SIG_DFL)
 
 

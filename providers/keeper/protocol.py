@@ -75,9 +75,9 @@ class SpawnOrder(NamedTuple):
         """The order in *frame*; keys of a later minor addition are ignored."""
         try:
             values = {name: frame[name] for name in cls._fields}
-        except KeyError as missing:
-            raise ProtocolError(f"spawn without {missing}") from missing
-        values["argv"] = tuple(values["argv"])
+            values["argv"] = tuple(values["argv"])
+        except (KeyError, TypeError) as error:
+            raise ProtocolError(f"not a spawn order: {error!r}") from error
         return cls(**values)
 
 

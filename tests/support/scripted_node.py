@@ -61,7 +61,8 @@ class ScriptedNode(node_pb2_grpc.NodeServiceServicer):
     """Plays ``texts`` for every run. ``breaks`` tells, stream by stream, after how many events it breaks, and how.
 
     A break is ``"abort"`` (UNAVAILABLE), ``"end"`` (OK, as if that were all), ``"skip"`` (an event is left out, then the
-    next is sent as if it were not) or ``"hang"`` (nothing more, until the caller goes away).
+    next is sent as if it were not), ``"repeat"`` (the cursor is ignored, all is sent again, then as ``"end"``) or
+    ``"hang"`` (nothing more, until the caller goes away).
     """
 
     def __init__(
@@ -106,6 +107,7 @@ class ScriptedNode(node_pb2_grpc.NodeServiceServicer):
 
     async def _stream(self, run_id: str, after: int, activity: bool, context: Any) -> None:
         limit, kind = self.breaks.pop(0) if self.breaks else (1 << 30, "")
+        after = 0 if kind == "repeat" else after
         encoder = EventEncoder(node_id="scripted", after_sequence=after)
         chosen = [e for e in self.events(run_id) if e.sequence > after and (activity or e.activity is None)]
         try:

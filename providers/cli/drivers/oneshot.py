@@ -17,11 +17,12 @@ from providers.cli.dialect import Decoder, Noise, ProcessEnd
 from providers.cli.framing import Framing
 from providers.cli.run_files import STDOUT, Diagnostics, discard_input, stderr_tail
 from providers.cli.tail import Tail
-from providers.keeper.client import ExitRecord, WardenLink, read_exit
+from providers.keeper.client import ExitRecord, WardenLink, clear_append_only, end_orphans, read_exit
 from runtime.events import Draft, error
 from runtime.failure import Failure, FailureCode, FailureError, RunCancelled
 from runtime.provider import EventSink, RunContext, Stop, StopReason
 from runtime.redact import Redactor
+from runtime.types import RUN_ID
 
 READ_BYTES = 64 * 1024
 TURN_BUDGET_S = 0.002  # a flooding run yields to the others this often
@@ -68,7 +69,8 @@ class OneShot:
                 await self.link.close()
 
     async def _conclude(self, diagnostics: Diagnostics) -> None:
-        if (native_id := self.decoder.native_id) is not None:
+        native_id = self.decoder.native_id
+        if native_id is not None and RUN_ID.fullmatch(native_id):  # what is not an id could become an option of the CLI
             await self.ctx.session.remember(native_id)
         terminal = self._terminal(diagnostics)
         await asyncio.to_thread(diagnostics.store, self.directory)
@@ -110,6 +112,11 @@ class OneShot:
             else ProcessEnd(code=record.code, signal=record.signal, stderr=tail)
         )
 
+    async def end_orphans(self) -> None:
+        """The warden was killed and cannot end its tree: whatever carries the run's marker is ours to end."""
+        await asyncio.to_thread(end_orphans, self.directory.name)
+        clear_append_only(self.directory / STDOUT)
+
     async def _leave_nothing(self) -> None:
         """End what survived the terminal; readers do not wait for this, the session's next turn does."""
         if self.link is None or self.link.gone or self.link.lost:
@@ -143,6 +150,9 @@ class _Reading:
         finally:
             if self._timer is not None:
                 self._timer.cancel()
+        if run.link is not None and run.link.lost:
+            await run.end_orphans()
+            await self._drain()  # what they wrote until then
         await self._report(run.framing.finish())
 
     async def _loop(self) -> None:

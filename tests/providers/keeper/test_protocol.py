@@ -1,0 +1,50 @@
+"""Frames survive any cutting of the stream, and nothing else is taken for a frame."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from providers.keeper.protocol import FRAME_LIMIT_BYTES, FrameReader, Kind, ProtocolError, SpawnOrder, encode
+
+FRAMES = [
+    {"kind": Kind.HELLO, "protocol": 1},
+    {"kind": Kind.STOP, "reason": "\udcff ü"},
+    {"kind": "of a later version"},
+]
+
+
+@pytest.mark.parametrize("step", [1, 3, 4, 7, 1000])
+def test_frames_are_the_same_however_the_stream_is_cut(step):
+    stream = b"".join(map(encode, FRAMES))
+    reader = FrameReader()
+
+    read = [frame for start in range(0, len(stream), step) for frame in reader.feed(stream[start : start + step])]
+
+    assert read == FRAMES
+
+
+@pytest.mark.parametrize("body", [b"nonsense", b"[]", b"{}", b'{"kind": 1}', b"\xff"])
+def test_a_body_that_is_no_frame_is_refused(body):
+    with pytest.raises(ProtocolError):
+        FrameReader().feed(struct.pack(">I", len(body)) + body)
+
+
+def test_a_length_nobody_sends_is_refused_before_it_is_awaited():
+    with pytest.raises(ProtocolError):
+        FrameReader().feed(struct.pack(">I", FRAME_LIMIT_BYTES + 1))
+
+
+def test_an_order_survives_the_journey_and_ignores_what_it_does_not_know():
+    order = SpawnOrder(3, "/run", ("/bin/true", "a b"), "/", {"A": "\udcff"}, "run-1", 1.5, 10, 20, None)
+
+    (frame,) = FrameReader().feed(encode({**order.to_frame(), "later": True}))
+
+    assert SpawnOrder.from_frame(frame) == order
+
+
+@pytest.mark.parametrize("frame", [{"kind": "spawn"}, {**SpawnOrder(*[None] * 10).to_frame()}])
+def test_an_order_that_is_not_whole_is_refused(frame):
+    with pytest.raises(ProtocolError):
+        SpawnOrder.from_frame(frame)
