@@ -2,7 +2,7 @@
 
 ``bench``  the agent of :mod:`bench.agent`, its orders as the prompt
 ``quick``  prints one short answer from a file and is gone: the cheapest child there is
-``still``  prints the file that is named by the variable ``BENCH_LINES`` and stays
+``still``  prints a number of lines from a file, and stays
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def build_profile(catalog: CatalogFile, profile_id: str, settings: ProfileSettin
     provider = next(p for p in catalog.providers if p.id == stanza.provider)
     model = next(m for m in catalog.models if m.id == stanza.model)
     return Profile(
-        id=stanza.id, command=provider.command, dialect=provider.dialect, native=provider.native,
+        id=stanza.id, command=provider.command, dialect=provider.dialect, native=provider.native, slash_is_command=provider.slash_is_command,
         args=_fill(stanza, stanza.args, model.target), resume_args=_fill(stanza, stanza.resume_args, model.target),
         env={**provider.env, **settings.env}, secrets=settings.secrets, cancel=provider.cancel,
         policy_keys=frozenset(provider.policy),

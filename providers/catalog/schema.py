@@ -29,6 +29,7 @@ class ProviderStanza(_Strict):
     command: Annotated[tuple[Text, ...], Field(min_length=1)]
     dialect: Annotated[str, StringConstraints(pattern=r"^[a-z0-9_]+$", strict=True)]
     native: tuple[Text, ...] = ()
+    slash_is_command: bool = False
     env: dict[str, str] = {}
     cancel: tuple[Step, ...] = ("term",)
     policy: tuple[Text, ...] = ()

@@ -48,6 +48,11 @@ def build_command(profile: Profile, *, native_id: str | None, path: str) -> Comm
     return Command(argv=(binary, *profile.command[1:], *arguments), resumed_id=native_id if resuming else None)
 
 
+def prompt_text(profile: Profile, text: str) -> str:
+    """*text* as the CLI has to be given it so that it stays text: a space before a leading slash."""
+    return f" {text}" if profile.slash_is_command and text.startswith("/") else text
+
+
 def native_binary(found: str, patterns: Sequence[str]) -> str:
     """The vendor's own binary that the launcher *found* would start, or *found* itself.
 

@@ -14,12 +14,14 @@ class Profile:
 
     ``args`` are the arguments of a session's first run, ``resume_args`` of every later one, where ``{{session}}`` stands for
     the native conversation id. ``native`` says where the binary lies that an npm launcher would start.
+    With ``slash_is_command`` the CLI takes a prompt that begins with ``/`` for a command of its own.
     """
 
     id: str
     command: tuple[str, ...]
     dialect: str
     native: tuple[str, ...] = ()
+    slash_is_command: bool = False
     args: tuple[str, ...] = ()
     resume_args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from providers.cli.command import CannotStart, Command, build_command
+from providers.cli.command import CannotStart, Command, build_command, prompt_text
 from providers.cli.dialect import Dialect, TurnContext
 from providers.cli.drivers.oneshot import OneShot
 from providers.cli.environment import SecretUnavailable, base_environment, resolve_secrets
@@ -124,7 +124,7 @@ class CliProvider:
         assert ctx.directory is not None
         config = self._machinery.config
         stdout_fd = create_output(ctx.directory)
-        stdin_fd = write_input(ctx.directory, spec.input)
+        stdin_fd = write_input(ctx.directory, prompt_text(self.profile, spec.input))
         try:
             return await self._machinery.keeper.spawn(
                 SpawnRequest(

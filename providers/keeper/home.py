@@ -21,6 +21,7 @@ CODE_FILES = (
     "process_tree.py",
     "protocol.py",
     "run_directory.py",
+    "spares.py",
     "stderr_file.py",
     "warden.py",
 )

@@ -29,6 +29,13 @@ TURN_BUDGET_S = 0.002  # a flooding run yields to the others this often
 LEFTOVERS_S = 3.0
 GONE_EXTRA_S = 5.0  # beyond the grace: the kill walk itself is bounded by the kernel
 
+_STOP_CODES = {
+    StopReason.DEADLINE: FailureCode.DEADLINE_EXCEEDED,
+    StopReason.SILENCE: FailureCode.SILENCE_TIMEOUT,
+    StopReason.OUTPUT_LIMIT: FailureCode.OUTPUT_LIMIT,
+    StopReason.STORAGE_FULL: FailureCode.STORAGE_FULL,
+    StopReason.SINK: FailureCode.INTERNAL,
+}
 _LIMITS = {
     "output_limit": Stop(reason=StopReason.OUTPUT_LIMIT, message="the agent printed more than the output limit"),
     "storage_full": Stop(reason=StopReason.STORAGE_FULL, message="the node's disk is full or below its watermark"),
@@ -74,11 +81,12 @@ class OneShot:
             await self.ctx.session.remember(native_id)
         terminal = self._terminal(diagnostics)
         await asyncio.to_thread(diagnostics.store, self.directory)
+        stop = self.ctx.stop  # one that comes later did not end the run
         await self.sink.emit([terminal])
         await self._leave_nothing()
         discard_input(self.directory)
-        if self.ctx.stop is not None:
-            raise _stopped(self.ctx.stop)
+        if stop is not None:
+            raise _stopped(stop)
 
     def _terminal(self, diagnostics: Diagnostics) -> Draft:
         """The terminal by evidence: the dialect's rule, unless the process was ended for a reason of ours before it."""
@@ -237,7 +245,7 @@ class _Reading:
 def _stopped(stop: Stop) -> FailureError:
     if stop.reason is StopReason.CANCELLED:
         return RunCancelled(stop.message)
-    return FailureError.of(Failure(code=FailureCode.INTERNAL, message=stop.message))
+    return FailureError.of(Failure(code=_STOP_CODES[stop.reason], message=stop.message))
 
 
 def _lost(stderr: str) -> Failure:
