@@ -22,7 +22,8 @@ from providers.cli.framing import Framing
 from runtime.emitter import Emitter
 from runtime.events import Draft, RuntimeEvent
 from runtime.feed import Feed
-from runtime.journal import Journal, read
+from runtime.journal import Journal
+from runtime.journal import read as read_journal
 from runtime.provider import RunContext
 from runtime.types import ExecutionSpec, SessionMode
 
@@ -56,8 +57,8 @@ async def _round(count: int) -> dict[str, float]:
     framing, decoder = Framing(), load_dialect("claude_stream_json").decoder(TurnContext())
 
     def frame() -> None:
-        for begin in range(0, len(data), READ):
-            lines.append([line for line in framing.feed(data[begin : begin + READ]) if isinstance(line, Line)])
+        reads = (data[begin : begin + READ] for begin in range(0, len(data), READ))
+        lines.extend([line for line in framing.feed(read) if isinstance(line, Line)] for read in reads)
 
     def decode() -> None:
         for batch in lines:
@@ -99,4 +100,4 @@ def _read_back(journal: Journal) -> None:
     with open(journal.path, "rb") as file:
         while offset != before:
             before = offset
-            _, offset = read(file.fileno(), offset, through=1 << 62)
+            _, offset = read_journal(file.fileno(), offset, through=1 << 62)

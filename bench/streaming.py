@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from typing import Any
 
 from bench.client import ask
 from bench.options import Options
@@ -20,20 +21,13 @@ def throughput(options: Options) -> list[Row]:
     pairs = in_turn(options.rounds, measure)
     rows = []
     for runs in map(str, options.runs):
-        floor, node, ratio, spread = compare(pairs, runs, "cpu_us")
-        rows.append(
-            Row(name=f"{runs} runs: server CPU an event", unit="us", floor=floor, node=node, value=ratio, note=spread, at_most=1.25)
-        )  # fmt: skip
-        floor, node, ratio, spread = compare(pairs, runs, "events_per_s")
-        rows.append(
-            Row(name=f"{runs} runs: events a second", floor=floor, node=node, value=ratio, note=spread, at_least=0.8)
-        )
-        keeper = statistics.median(n[runs]["keeper_cpu_us"] for _, n in pairs)
+        rows += [
+            _compared(pairs, runs, "cpu_us", "server CPU an event", unit="us", at_most=1.25),
+            _compared(pairs, runs, "events_per_s", "events a second", at_least=0.8),
+            _compared(pairs, runs, "client_cpu_us", "client CPU an event", unit="us"),
+        ]
+        keeper = statistics.median(node[runs]["keeper_cpu_us"] for _, node in pairs)
         rows.append(Row(name=f"{runs} runs: keeper and wardens, CPU an event", unit="us", value=keeper))
-        floor, node, ratio, spread = compare(pairs, runs, "client_cpu_us")
-        rows.append(
-            Row(name=f"{runs} runs: client CPU an event", unit="us", floor=floor, node=node, value=ratio, note=spread)
-        )
     return rows
 
 
@@ -51,3 +45,8 @@ def latency(options: Options) -> list[Row]:
             Row(name=f"write to receipt, {name}", unit="ms", value=node, at_most=bound, note=f"floor {floor:.2f}")
         )
     return rows
+
+
+def _compared(pairs: list[tuple[Cells, Cells]], cell: str, key: str, name: str, **more: Any) -> Row:
+    floor, node, ratio, spread = compare(pairs, cell, key)
+    return Row(name=f"{cell} runs: {name}", floor=floor, node=node, value=ratio, note=spread, **more)

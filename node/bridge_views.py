@@ -19,13 +19,13 @@ _STATES = {
 }
 
 
-def run_to_wire(record: RunRecord, *, first: int = 0, last: int = 0) -> node_pb2.RunInfo:
+def run_to_wire(record: RunRecord, *, first: int = 0, last: int = 0, queue_position: int = 0) -> node_pb2.RunInfo:
     """One run as it stands."""
     spec = record.spec
     message = node_pb2.RunInfo(
         run_id=record.run_id, state=_STATES[record.state], session_id=record.session_id, recovered=record.recovered,
         accepted_at=timestamp_to_wire(record.accepted_ns), workspace_shared_with=record.shared_with,
-        first_sequence=first, last_sequence=last,
+        first_sequence=first, last_sequence=last, queue_position=queue_position,
         ended_at=None if record.ended_ns is None else timestamp_to_wire(record.ended_ns),
         failure=None if record.failure is None else failure_to_wire(record.failure),
     )  # fmt: skip
@@ -36,14 +36,19 @@ def run_to_wire(record: RunRecord, *, first: int = 0, last: int = 0) -> node_pb2
 
 
 def run_details_to_wire(
-    record: RunRecord, *, first: int, last: int, details: Mapping[str, str]
+    record: RunRecord, *, first: int, last: int, queue_position: int, details: Mapping[str, str]
 ) -> node_pb2.GetRunResponse:
     """One run and the facts that explain it."""
-    return node_pb2.GetRunResponse(run=run_to_wire(record, first=first, last=last), details=dict(details))
+    run = run_to_wire(record, first=first, last=last, queue_position=queue_position)
+    return node_pb2.GetRunResponse(run=run, details=dict(details))
 
 
-def page_to_wire(records: Sequence[RunRecord], *, next_token: str) -> node_pb2.ListRunsResponse:
-    return node_pb2.ListRunsResponse(runs=[run_to_wire(record) for record in records], next_page_token=next_token)
+def page_to_wire(
+    records: Sequence[RunRecord], queued: Mapping[str, int], *, next_token: str
+) -> node_pb2.ListRunsResponse:
+    """A page of runs; *queued* holds places in the queue by key."""
+    runs = [run_to_wire(record, queue_position=queued.get(record.ulid, 0)) for record in records]
+    return node_pb2.ListRunsResponse(runs=runs, next_page_token=next_token)
 
 
 def receipt_to_wire(receipt: CancelReceipt) -> node_pb2.CancelRunResponse:

@@ -73,12 +73,17 @@ class RunService:
         record = await self._runs.get(request.run_id)
         first, last = await asyncio.to_thread(_held, self._directory(record))
         details = await asyncio.to_thread(self._explain, record)
-        return bridge_views.run_details_to_wire(record, first=first, last=last, details=details)
+        return bridge_views.run_details_to_wire(
+            record, first=first, last=last, queue_position=self._runs.queue_position(record), details=details
+        )
 
     async def ListRuns(self, request: node_pb2.ListRunsRequest, context: Context) -> node_pb2.ListRunsResponse:
         size = min(request.page_size, PAGE_LIMIT) if request.page_size > 0 else PAGE_DEFAULT
         found = await self._runs.page(before=request.page_token, limit=size + 1, active_only=request.active_only)
-        return bridge_views.page_to_wire(found[:size], next_token=found[size - 1].ulid if len(found) > size else "")
+        queued = {record.ulid: self._runs.queue_position(record) for record in found}
+        return bridge_views.page_to_wire(
+            found[:size], queued, next_token=found[size - 1].ulid if len(found) > size else ""
+        )
 
     async def ListArtifacts(
         self, request: node_pb2.ListArtifactsRequest, context: Context

@@ -1,63 +1,114 @@
-"""How many runs may execute at once: tickets, taken before a run is accepted and given back exactly once.
+"""How many runs may execute at once, and in which order the others wait.
 
-A ticket is released before the run's terminal can be seen, so whoever sees a terminal can dispatch at once.
+A run holds a ticket from its acceptance to its end. A ticket is *granted* when the run may execute: at once while a slot
+is free, else in the order of acceptance, as slots are given back. A slot is free again before the run's terminal can be
+seen, so whoever sees a terminal can dispatch at once.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 
 from runtime.failure import CapacityExhausted
 
+Key = tuple[str, str]
+
 
 class Ticket:
-    """The right to execute one run."""
+    """The right to execute one run, or a place in the queue for it."""
 
-    def __init__(self, capacity: Capacity, key: tuple[str, str]) -> None:
-        self._capacity: Capacity | None = capacity
-        self._key = key
+    def __init__(self, capacity: Capacity, key: Key, limit: int) -> None:
+        self._capacity, self.key, self.limit = capacity, key, limit
+        self._is_released = False
+        self.granted = asyncio.Event()
+
+    @property
+    def position(self) -> int:
+        """The place in the queue, 1 being next; 0 once granted."""
+        return self._capacity.position(self)
 
     def release(self) -> None:
-        """Give it back; repeating does nothing."""
-        capacity, self._capacity = self._capacity, None
-        if capacity is not None:
-            capacity._give_back(self._key)
+        """Give the slot or the place back; repeating does nothing."""
+        if not self._is_released:
+            self._is_released = True
+            self._capacity.give_back(self)
 
 
 class Capacity:
-    """The host's limit over all runs, and each target's own."""
+    """The host's limit over all runs, and each target's own; at most *queue_limit* runs wait."""
 
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self._used: Counter[tuple[str, str]] = Counter()
+    def __init__(self, limit: int, *, queue_limit: int = 0) -> None:
+        self.limit, self.queue_limit = limit, queue_limit
+        self._used: Counter[Key] = Counter()
+        self._waiting: list[Ticket] = []
 
     @property
     def in_use(self) -> int:
         return self._used.total()
 
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
     def take(self, *, adapter: str, target: str, target_limit: int) -> Ticket:
-        """A ticket for one run of the target (*target_limit* 0: only the host's limit applies).
+        """A ticket for one run of the target (*target_limit* 0: only the host's limit applies), granted or queued.
 
         Raises:
-            CapacityExhausted: no slot is free; the message says whose limit it is.
+            CapacityExhausted: no slot is free and the queue is full; the message says whose limit it is.
         """
-        key = (adapter, target)
+        ticket = Ticket(self, (adapter, target), target_limit)
+        if self._is_free(ticket) and not any(self._is_free(other) for other in self._waiting):
+            self._grant(ticket)
+        elif len(self._waiting) < self.queue_limit:
+            self._waiting.append(ticket)
+        else:
+            raise self._exhausted(ticket, target)
+        return ticket
+
+    def take_regardless(self, *, adapter: str, target: str, target_limit: int = 0, has_begun: bool = True) -> Ticket:
+        """A ticket for a run that an earlier host process accepted: granted when it has begun, else queued at the end."""
+        ticket = Ticket(self, (adapter, target), target_limit)
+        if has_begun or self._is_free(ticket):
+            self._grant(ticket)
+        else:
+            self._waiting.append(ticket)
+        return ticket
+
+    def position(self, ticket: Ticket) -> int:
+        return self._waiting.index(ticket) + 1 if ticket in self._waiting else 0
+
+    def give_back(self, ticket: Ticket) -> None:
+        """Called by the ticket, once."""
+        if not ticket.granted.is_set():
+            self._waiting.remove(ticket)
+            return
+        self._used[ticket.key] -= 1
+        if not self._used[ticket.key]:
+            del self._used[ticket.key]
+        self._advance()
+
+    def _advance(self) -> None:
+        """Grant what can begin now, in order; a target at its own limit holds back only its own runs."""
+        for ticket in tuple(self._waiting):
+            if self.in_use >= self.limit:
+                return
+            if self._is_free(ticket):
+                self._waiting.remove(ticket)
+                self._grant(ticket)
+
+    def _grant(self, ticket: Ticket) -> None:
+        self._used[ticket.key] += 1
+        ticket.granted.set()
+
+    def _is_free(self, ticket: Ticket) -> bool:
+        return self.in_use < self.limit and not (ticket.limit and self._used[ticket.key] >= ticket.limit)
+
+    def _exhausted(self, ticket: Ticket, target: str) -> CapacityExhausted:
+        queue = f" and {self.queue_limit} more wait" if self.queue_limit else ""
         if self.in_use >= self.limit:
-            raise CapacityExhausted(
-                f"all {self.limit} execution slots of this node are in use; try again later", limit=str(self.limit)
+            return CapacityExhausted(
+                f"all {self.limit} execution slots of this node are in use{queue}", limit=str(self.limit)
             )
-        if target_limit and self._used[key] >= target_limit:
-            raise CapacityExhausted(
-                f"all {target_limit} slots of target {target!r} are in use; try again later", limit=str(target_limit)
-            )
-        return self.take_regardless(adapter=adapter, target=target)
-
-    def take_regardless(self, *, adapter: str, target: str) -> Ticket:
-        """A ticket for a run that was accepted by an earlier host process and goes on whatever the limit is now."""
-        self._used[adapter, target] += 1
-        return Ticket(self, (adapter, target))
-
-    def _give_back(self, key: tuple[str, str]) -> None:
-        self._used[key] -= 1
-        if not self._used[key]:
-            del self._used[key]
+        limit = ticket.limit
+        return CapacityExhausted(f"all {limit} slots of target {target!r} are in use{queue}", limit=str(limit))

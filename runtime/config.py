@@ -12,6 +12,9 @@ class RuntimeConfig:
 
     data_dir: Path
     max_concurrent_runs: int = 64
+    max_queued_runs: int = 0
+    """How many accepted runs may wait for a slot; beyond it, and with 0 at once, a run is refused."""
+    queue_timeout_s: float = 3600.0
     foreground_grace_s: float = 10.0
     cancel_grace_s: float = 2.0
     exit_grace_s: float = 0.5
@@ -31,6 +34,7 @@ class RuntimeConfig:
         """What a caller may need to know before asking."""
         return {
             "max_concurrent_runs": self.max_concurrent_runs,
+            "max_queued_runs": self.max_queued_runs,
             "max_input_bytes": self.max_input_bytes,
             "output_bytes": self.output_bytes,
             "max_line_bytes": self.max_line_bytes,

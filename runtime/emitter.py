@@ -39,6 +39,7 @@ _STOP_FAILURES = {
     StopReason.SILENCE: (FailureCode.SILENCE_TIMEOUT, "the agent gave no output for too long"),
     StopReason.OUTPUT_LIMIT: (FailureCode.OUTPUT_LIMIT, "the agent printed more than the output limit"),
     StopReason.STORAGE_FULL: (FailureCode.STORAGE_FULL, "the node's disk is full"),
+    StopReason.QUEUE: (FailureCode.CAPACITY_EXHAUSTED, "no execution slot became free in time"),
     StopReason.SINK: (FailureCode.INTERNAL, "the host could not take the run's events"),
 }
 
@@ -175,7 +176,9 @@ class Emitter:
         failure = draft.failure
         if kind is EventType.ERROR and failure is None:
             failure = Failure(code=FailureCode.INTERNAL, message=text)
-        metadata = {**draft.metadata, RECOVERED: "true"} if self._recovered else draft.metadata
+        metadata = {**draft.metadata, **self._ctx.labels}
+        if self._recovered:
+            metadata[RECOVERED] = "true"
         return RuntimeEvent(
             run_id=self._spec.run_id, type=kind, sequence=self._sequence, time_ns=now, usage=draft.usage,
             message=text if failure is None else "", error="" if failure is None else failure.message,

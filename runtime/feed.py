@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 
 from runtime import journal
+from runtime.coalesce import BEHIND
 from runtime.events import RuntimeEvent
 
 READ_LIMIT = 64
@@ -87,6 +88,11 @@ class Cursor:
     def is_at_end(self) -> bool:
         """Every event there will ever be has been read."""
         return self.after >= self._visible() and (self._feed is None or self._feed.has_ended)
+
+    @property
+    def is_behind(self) -> bool:
+        """More events wait than a reader that keeps up ever sees."""
+        return self._visible() - self.after > BEHIND
 
     async def read(self) -> list[RuntimeEvent]:
         """The next events, in order, at most 64 of them; empty when the run has ended and all was read.

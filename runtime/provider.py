@@ -7,13 +7,15 @@ context for a request to stop, and returns when its terminal draft was handed ov
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
-from runtime.events import Draft
+from runtime.events import NO_METADATA, Draft
+from runtime.failure import Failure
+from runtime.status import AgentUsageStatus
 from runtime.types import Capabilities, ExecutionSpec
 
 
@@ -30,6 +32,8 @@ class StopReason(StrEnum):
     """More output than the bound."""
     STORAGE_FULL = "storage_full"
     """The disk is full or under the watermark."""
+    QUEUE = "queue"
+    """No slot became free within the queue's bound."""
     SINK = "sink"
     """The host could not take the run's events."""
 
@@ -82,7 +86,8 @@ class RunContext:
     what it needs to go on. When a restarted host executes the run again, ``adopting`` is set, and ``recorded`` is the
     last output position stored: what lies up to it is not stored twice. The provider sets ``caught_up`` when it has
     reported what happened meanwhile and found the run still going. ``deadline_boot_s`` is on CLOCK_BOOTTIME, so neither
-    a restart nor the wall clock moves it; ``silence_s`` bounds the time without output.
+    a restart nor the wall clock moves it; ``silence_s`` bounds the time without output. ``labels`` are the provider's
+    own facts that the run's start and terminal carry; neither caller nor provider output overwrites them.
     """
 
     directory: Path | None = None
@@ -93,6 +98,7 @@ class RunContext:
     deadline_boot_s: float | None = None
     silence_s: float | None = None
     cancel_grace_s: float = 2.0
+    labels: Mapping[str, str] = NO_METADATA
     stop: Stop | None = None
     _listeners: list[Callable[[], None]] = field(default_factory=list)
 
@@ -157,3 +163,32 @@ class Describer(Protocol):
 
     def explain(self, directory: Path) -> dict[str, str]:
         """Facts of a run for ``show``: redacted argv, exit code, signal; bounded text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandRequest:
+    """A question or an order to a provider that is no run: ``status``, or a name of the provider's own."""
+
+    name: str
+    arguments: Mapping[str, Any] = NO_METADATA
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandResponse:
+    """What came of it: exactly one of ``failure`` and ``status`` for a status request."""
+
+    failure: Failure | None = None
+    status: AgentUsageStatus | None = None
+    metadata: Mapping[str, str] = NO_METADATA
+
+
+@runtime_checkable
+class CommandHandler(Protocol):
+    """A provider that answers commands. Calls may overlap each other and any number of runs."""
+
+    async def command(self, request: CommandRequest) -> CommandResponse:
+        """Answer *request*, bounded in time. A name it does not know is the failure ``unsupported``.
+
+        Raises:
+            Exception: counts as a failed command; the host puts it into the answer.
+        """

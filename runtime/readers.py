@@ -7,6 +7,7 @@ from pathlib import Path
 from types import TracebackType
 
 from runtime import journal
+from runtime.coalesce import coalesce
 from runtime.events import RuntimeEvent
 from runtime.failure import CursorOutOfRange, InvalidRequest
 from runtime.feed import Cursor
@@ -20,8 +21,13 @@ class Reader:
         self.run_id, self._cursor, self._detach = run_id, cursor, detach
 
     async def read(self) -> list[RuntimeEvent]:
-        """The next events in order; empty when the run has ended and everything was read."""
-        return await self._cursor.read()
+        """The next events in order; empty when the run has ended and everything was read.
+
+        For a reader that is behind, adjacent deltas come merged.
+        """
+        is_behind = self._cursor.is_behind
+        events = await self._cursor.read()
+        return coalesce(events) if is_behind else events
 
     def close(self) -> None:
         """Leave; repeating does nothing."""

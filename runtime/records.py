@@ -81,6 +81,11 @@ def renew_boot(ulid: str, boot_id: str) -> Callable[[sqlite3.Connection], None]:
     return statement("UPDATE runs SET boot_id=? WHERE ulid=?", boot_id, ulid)
 
 
+def renew_deadline(ulid: str, deadline_boot_s: float | None) -> Callable[[sqlite3.Connection], None]:
+    """The run begins now, so its time-out counts from now."""
+    return statement("UPDATE runs SET deadline_boot_s=? WHERE ulid=?", deadline_boot_s, ulid)
+
+
 def find(principal: str, run_id: str) -> Callable[[sqlite3.Connection], RunRecord | None]:
     """The principal's run of that id, ended and trimmed ones included."""
 

@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from runtime import journal, records
@@ -38,28 +39,33 @@ EndLeftovers = Callable[[Path, str], Awaitable[None]]
 
 async def recover(runs: Runs, end_leftovers: EndLeftovers) -> None:
     """Take up every unended run of the index, then let *runs* accept; a run that cannot be taken up harms no other."""
-    adopted: list[LiveRun] = []
+    taken_up: list[LiveRun] = []
     for record in await runs.index.run(records.unended):
         try:
             if (run := await _take_up(runs, record, end_leftovers)) is not None:
-                adopted.append(run)
+                taken_up.append(run)
         except Exception:
             log.exception("run could not be recovered", extra={"run_id": record.run_id})
         await asyncio.sleep(0)
-    await asyncio.gather(*(_caught_up(run) for run in adopted))
+    await asyncio.gather(*(_caught_up(run) for run in taken_up))
     runs.recovered.set()
-    for run in adopted:
-        run.start_grace(runs.config.foreground_grace_s, lambda run=run: runs.abandon(run))  # type: ignore[misc]
-    log.info("recovery complete", extra={"adopted": len(adopted)})
+    for run in taken_up:
+        run.start_grace(runs.config.foreground_grace_s, partial(runs.abandon, run))
+    log.info("recovery complete", extra={"taken_up": len(taken_up)})
 
 
 async def _caught_up(run: LiveRun) -> None:
-    """Wait until the run is known to be going on, or has ended; only then may its deadline end it."""
-    waits = [asyncio.ensure_future(run.ctx.caught_up.wait()), asyncio.ensure_future(run.ended.wait())]
-    await asyncio.wait(waits, timeout=CATCH_UP_S, return_when=asyncio.FIRST_COMPLETED)
-    for wait in waits:
-        wait.cancel()
-    run.arm_deadline()
+    """Wait until the run is known to be going on, or has ended; only then may its deadline end it.
+
+    A run that waits for a slot, or whose provider begins it anew, has nothing to catch up with.
+    """
+    if run.ticket.granted.is_set() and run.lease is not None and run.lease.capabilities.survives_host:
+        waits = [asyncio.create_task(run.ctx.caught_up.wait()), asyncio.create_task(run.ended.wait())]
+        await asyncio.wait(waits, timeout=CATCH_UP_S, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+    if not run.ended.is_set():
+        run.arm_deadline()
 
 
 async def _take_up(runs: Runs, record: RunRecord, end_leftovers: EndLeftovers) -> LiveRun | None:
@@ -103,7 +109,10 @@ def _live_again(runs: Runs, record: RunRecord, spec: ExecutionSpec, end: journal
         lease: Lease | None = runs.registry.lease(adapter=spec.adapter, target=spec.target)
     except FailureError:
         lease = None  # the profile is gone from the configuration
-    ticket = runs.capacity.take_regardless(adapter=spec.adapter, target=spec.target)
+    ticket = runs.capacity.take_regardless(
+        adapter=spec.adapter, target=spec.target, has_begun=end.last is not None,
+        target_limit=0 if lease is None else lease.capabilities.max_concurrency,
+    )  # fmt: skip
     feed = Feed(published=0 if end.last is None else end.last.sequence, ring_bytes=runs.config.ring_bytes)
     run = runs.live_run(record, spec, session, lease, ticket, feed)
     run.record = replace(record, state=RunState.ACCEPTED if end.last is None else RunState.RUNNING)

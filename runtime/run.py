@@ -68,10 +68,12 @@ class LiveRun:
         ticket: Ticket,
         session: Session,
         free_session: Callable[[], None],
+        make_room: Callable[[], bool] = lambda: False,
     ) -> None:
         self.record, self.spec, self.directory = record, spec, directory
         self.ctx, self.feed, self.lease, self.session = ctx, feed, lease, session
-        self._ticket, self._free_session = ticket, free_session
+        self.ticket, self._free_session, self._make_room = ticket, free_session, make_room
+        self.is_stored = False
         self._journal: Journal | None = None
         self.emitter: Emitter | None = None
         self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -104,19 +106,32 @@ class LiveRun:
         self.feed.publish(events)
 
     async def _end(self, terminal: RuntimeEvent) -> None:
-        assert self._journal is not None
         self.release()
-        try:
-            self._journal.append([terminal])
-            await asyncio.to_thread(self._journal.sync)
-        except (StorageFull, OSError):
-            # shown all the same: nobody may wait for ever; the index row stays open and the next start decides again
-            log.exception("terminal could not be stored", extra={"run_id": self.spec.run_id})
+        self.is_stored = await self._store_terminal(terminal)
         failure = None if terminal.failure is None else terminal.failure.to_failure()
         self.record = replace(self.record, state=outcome_of(terminal.type), ended_ns=terminal.time_ns, failure=failure)
         self.feed.publish([terminal])
         self.feed.end()
         self.ended.set()
+
+    async def _store_terminal(self, terminal: RuntimeEvent) -> bool:
+        """Append and sync; False when the disk takes nothing even after room was made.
+
+        Such a terminal is shown all the same, since nobody may wait for ever, but it is not recorded as the outcome: the
+        next start of the host decides anew, from the evidence.
+        """
+        assert self._journal is not None
+        try:
+            try:
+                self._journal.append([terminal])
+            except StorageFull:
+                self._make_room()
+                self._journal.append([terminal])
+            await asyncio.to_thread(self._journal.sync)
+        except (StorageFull, OSError):
+            log.exception("terminal could not be stored", extra={"run_id": self.spec.run_id})
+            return False
+        return True
 
     def cursor(self, after: int) -> Cursor:
         """A new place in this run's events, beyond *after*."""
@@ -124,7 +139,7 @@ class LiveRun:
 
     def release(self) -> None:
         """Free what the run occupied: its execution slot and its session. Repeating does nothing."""
-        self._ticket.release()
+        self.ticket.release()
         self._free_session()
 
     def close(self) -> None:
@@ -172,10 +187,17 @@ class LiveRun:
 
     def arm_deadline(self) -> None:
         """From now on the run is told to stop when its deadline passes; at once if it has passed."""
-        at = self.record.deadline_boot_s
-        if at is not None and self._alarm is None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        if (at := self.record.deadline_boot_s) is not None:
             stop = Stop(reason=StopReason.DEADLINE, message="the run deadline passed")
             self._alarm = Alarm(at, lambda: self.ctx.request_stop(stop))
+
+    def set_deadline(self, at_boot_s: float | None) -> None:
+        """Move the deadline, for the provider and the record alike."""
+        self.record = replace(self.record, deadline_boot_s=at_boot_s)
+        self.ctx.deadline_boot_s = at_boot_s
+        self.arm_deadline()
 
     async def cancel(self, reason: str) -> bool:
         """Record the cancel durably, then ask the run to end; False when its outcome was decided before."""

@@ -20,6 +20,7 @@ from runtime.capacity import Capacity, Ticket
 from runtime.clock import boot_id, boot_time_s
 from runtime.config import RuntimeConfig
 from runtime.emitter import Emitter, execute
+from runtime.events import NO_METADATA
 from runtime.failure import FailureCode, FailureError, TargetNotFound
 from runtime.feed import Feed
 from runtime.index import Index
@@ -40,6 +41,12 @@ CANCEL_REPORT_S = 3.0
 """How long beyond the grace a cancel call waits to tell the outcome."""
 PREVIOUS_TURN_S = 5.0
 """How long a turn waits for what is left of the one before it on its session."""
+
+
+class StorageLow(FailureError):
+    """The disk is nearly full: new runs would hurt those that are running."""
+
+    code = FailureCode.STORAGE_FULL
 
 
 class Draining(FailureError):
@@ -63,7 +70,7 @@ class Runs:
         self, config: RuntimeConfig, storage: Storage, index: Index, registry: Registry, known: Sessions
     ) -> None:
         self.config, self.storage, self.index, self.registry, self.sessions = config, storage, index, registry, known
-        self.capacity = Capacity(config.max_concurrent_runs)
+        self.capacity = Capacity(config.max_concurrent_runs, queue_limit=config.max_queued_runs)
         self.live: dict[tuple[str, str], LiveRun] = {}
         self.recovered = asyncio.Event()
         self.is_draining = False
@@ -107,6 +114,10 @@ class Runs:
     async def _lease(self, request: RunRequest) -> Lease:
         if self.is_draining:
             raise Draining("this node takes no new runs; dispatch to another node")
+        if (free := self.storage.free_bytes()) < 2 * self.config.disk_watermark_bytes:
+            raise StorageLow(
+                f"only {free >> 20} MiB are free in the node's data directory; make room, or dispatch elsewhere"
+            )
         lease = self.registry.lease(adapter=request.adapter, target=request.target)
         try:
             check_policy(request.policy, lease.capabilities.policy_keys, target=lease.target)
@@ -144,7 +155,7 @@ class Runs:
         spec = _spec(request, mode, lease, run_id, session.session_id, self._workspace(request, lease, session))
         record = RunRecord(
             ulid=ulid, principal=principal, run_id=run_id, digest=digest, spec=spec, session_id=session.session_id,
-            accepted_ns=now_ns, boot_id=boot_id(), deadline_boot_s=_deadline(request, outer_deadline_s),
+            accepted_ns=now_ns, boot_id=boot_id(), deadline_boot_s=_deadline(request, outer_deadline_s, begins_now=ticket.granted.is_set()),
             shared_with=self._sharing(spec.workspace),
         )  # fmt: skip
         run = self.live_run(record, spec, session, lease, ticket, Feed(ring_bytes=self.config.ring_bytes))
@@ -159,12 +170,13 @@ class Runs:
         ctx = RunContext(
             directory=self.storage.run_directory(record.ulid), session=SessionView(self.sessions, session),
             deadline_boot_s=record.deadline_boot_s, silence_s=silence_s or self.config.silence_timeout_s,
-            cancel_grace_s=self.config.cancel_grace_s,
+            cancel_grace_s=self.config.cancel_grace_s, labels=lease.capabilities.labels if lease else NO_METADATA,
         )  # fmt: skip
         return LiveRun(
             record=record, spec=spec, directory=self.storage.run_directory(record.ulid), ctx=ctx, feed=feed, lease=lease,
             ticket=ticket, session=session,
             free_session=lambda: self.sessions.release(record.principal, record.session_id, record.ulid),
+            make_room=self.storage.release_reserve,
         )  # fmt: skip
 
     async def _accept(self, run: LiveRun, after: int) -> Reader:
@@ -221,24 +233,40 @@ class Runs:
 
     async def _drive(self, run: LiveRun, emitter: Emitter, previous: asyncio.Task[None] | None) -> None:
         assert run.lease is not None
-        if (
-            not run.ctx.adopting
-        ):  # an adopted run may have ended before its deadline: recovery arms it when that is known
+        if not run.ctx.adopting:  # an adopted run may have ended in time: recovery arms it when that is known
             run.arm_deadline()
         try:
             if previous is not None:
                 await asyncio.wait([previous], timeout=PREVIOUS_TURN_S)
+            if not run.ticket.granted.is_set():
+                await self._wait_for_slot(run)
             await execute(run.lease.provider, run.ctx, run.spec, emitter)
         except FailureError as error:
             log.error("run ended without a stored terminal: %s", error, extra={"run_id": run.spec.run_id})
         finally:
             await self.settle(run)
 
+    async def _wait_for_slot(self, run: LiveRun) -> None:
+        """Wait until a slot is free or the run is told to stop; its own time-out counts from then."""
+        waits = [asyncio.create_task(run.ticket.granted.wait()), asyncio.create_task(run.ctx.stopped())]
+        try:
+            await asyncio.wait(waits, timeout=self.config.queue_timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        if not run.ticket.granted.is_set():
+            waited = f"no execution slot became free within {self.config.queue_timeout_s:g} s"
+            run.ctx.request_stop(Stop(reason=StopReason.QUEUE, message=waited))
+        elif run.spec.timeout:
+            deadline = _earliest(run.record.deadline_boot_s, boot_time_s() + run.spec.timeout.total_seconds())
+            await self.index.run(records.renew_deadline(run.record.ulid, deadline))
+            run.set_deadline(deadline)
+
     async def settle(self, run: LiveRun) -> None:
         """Record the outcome in the index and let go; readers have seen the terminal already."""
         run.close()
         record = run.record
-        if record.state.is_terminal and record.ended_ns is not None:
+        if run.is_stored and record.ended_ns is not None:
             await self.index.run(
                 records.finish(
                     record.ulid,
@@ -312,6 +340,11 @@ class Runs:
         found = await self._get(principal, run_id)
         return found.record if isinstance(found, LiveRun) else found
 
+    def queue_position(self, record: RunRecord) -> int:
+        """The run's place in the queue, 1 being next; 0 when it does not wait."""
+        live = self.live.get((record.principal, record.run_id))
+        return 0 if live is None else live.ticket.position
+
     async def page(
         self, *, principal: str = LOCAL, before: str = "", limit: int = 100, active_only: bool = False
     ) -> list[RunRecord]:
@@ -381,9 +414,13 @@ def _spec(
     )  # fmt: skip
 
 
-def _deadline(request: RunRequest, outer_s: float | None) -> float | None:
-    """The boot time of the run deadline: its own time-out, and for a foreground run the caller's if that is tighter."""
-    bounds = [request.timeout.total_seconds()] if request.timeout else []
-    if outer_s is not None and not request.background:
-        bounds.append(outer_s)
-    return boot_time_s() + min(bounds) if bounds else None
+def _deadline(request: RunRequest, outer_s: float | None, *, begins_now: bool) -> float | None:
+    """The boot time at which the run must end: its own time-out from its beginning, for a foreground run the caller's too."""
+    now = boot_time_s()
+    own = now + request.timeout.total_seconds() if request.timeout and begins_now else None
+    outer = now + outer_s if outer_s is not None and not request.background else None
+    return _earliest(own, outer)
+
+
+def _earliest(*moments: float | None) -> float | None:
+    return min((moment for moment in moments if moment is not None), default=None)

@@ -4,6 +4,7 @@
 
     lock              held by the one host process; its content is the generation, counted up at each start
     index.sqlite3     runs and sessions
+    reserve           space set aside for ending runs on a full disk
     runs/<ulid>/      one directory a run: journal, raw output, process records
     sessions/<key>/   private directories of sessions
 """
@@ -21,6 +22,10 @@ from pathlib import Path
 from runtime.failure import FailureCode, FailureError
 
 
+RESERVE = "reserve"
+RESERVE_BYTES = 4 << 20
+
+
 class DataDirectoryInUse(FailureError):
     """Another host process has the data directory; give this one its own."""
 
@@ -33,6 +38,33 @@ class Storage:
     def __init__(self, root: Path, generation: int, unlock: Callable[[Path], None] | None = None) -> None:
         self.root, self.generation = root, generation
         self._unlock = unlock
+
+    def keep_reserve(self) -> None:
+        """Set space aside with which runs can still be ended when the disk is full; where there is none, none is kept."""
+        try:
+            fd = os.open(self.root / RESERVE, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError:
+            return
+        try:
+            os.posix_fallocate(fd, 0, RESERVE_BYTES)
+        except OSError:
+            pass
+        finally:
+            os.close(fd)
+
+    def release_reserve(self) -> bool:
+        """Give the reserve up; False when it was given up before."""
+        try:
+            os.truncate(self.root / RESERVE, 0)
+            os.unlink(self.root / RESERVE)
+        except OSError:
+            return False
+        return True
+
+    def free_bytes(self) -> int:
+        """What an ordinary user may still write here."""
+        found = os.statvfs(self.root)
+        return found.f_bavail * found.f_frsize
 
     def run_directory(self, ulid: str) -> Path:
         return self.root / "runs" / ulid
@@ -71,7 +103,9 @@ def open_storage(root: Path, *, unlock: Callable[[Path], None] | None = None) ->
         (root / name).mkdir(mode=0o700, exist_ok=True)
     fd = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        yield Storage(root, _take(fd, root), unlock)
+        storage = Storage(root, _take(fd, root), unlock)
+        storage.keep_reserve()
+        yield storage
     finally:
         os.close(fd)
 

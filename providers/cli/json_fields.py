@@ -7,14 +7,17 @@ takes.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
+from math import isfinite
 from typing import TypeVar
 
 import msgspec
 
 from runtime.events import replacing_invalid
 
+INT64 = 2**63  # beyond it a number is a mistake, and no store takes it
 JsonObject = dict[str, object]
 Struct = TypeVar("Struct", bound=msgspec.Struct)
 
@@ -40,17 +43,18 @@ def text_or_none(source: JsonObject, key: str) -> str | None:
 def integer(source: JsonObject, key: str) -> int | None:
     """The whole number at *key*, also when it is written with a fraction of zero."""
     value = source.get(key)
-    if isinstance(value, bool):
-        return None
     if isinstance(value, float) and value.is_integer():
-        return int(value)
-    return value if isinstance(value, int) else None
+        value = int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < INT64 else None
 
 
 def number(source: JsonObject, key: str) -> float | None:
     """The number at *key*."""
     value = source.get(key)
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if isinstance(value, float) and isfinite(value):
+        return value
+    whole = integer(source, key)
+    return None if whole is None else float(whole)
 
 
 def count(source: JsonObject, key: str) -> int | None:
@@ -85,6 +89,14 @@ def identifier(source: JsonObject, key: str) -> str | None:
 def as_identifier(value: object) -> str | None:
     """*value* if it is an id that may be handed back on a command line: one that looks like no option and no path."""
     return value if isinstance(value, str) and _IDENTIFIER.fullmatch(value) else None
+
+
+def as_json(value: object) -> str:
+    """*value*, which came from JSON, as JSON again."""
+    try:
+        return msgspec.json.encode(value).decode()
+    except OverflowError:  # an integer of more than 64 bits
+        return json.dumps(value, ensure_ascii=False)
 
 
 def lenient(source: JsonObject, kind: type[Struct]) -> Struct:

@@ -21,7 +21,8 @@ def give(sock: socket.socket, frame: Frame, descriptors: Sequence[int]) -> bool:
     sock.settimeout(GIVE_TIMEOUT_S)
     try:
         sent = socket.send_fds(sock, [data], list(descriptors), socket.MSG_NOSIGNAL)
-        sock.sendall(data[sent:], socket.MSG_NOSIGNAL)
+        if sent < len(data):  # sending nothing to a spare that has taken all, and hung up, would look like a refusal
+            sock.sendall(data[sent:], socket.MSG_NOSIGNAL)
     except OSError:
         return False
     return True

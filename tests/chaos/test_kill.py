@@ -12,6 +12,7 @@ import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from node.client import NodeClient
@@ -68,15 +69,25 @@ def written_deltas(directory: Path) -> list[str]:
     return found
 
 
+def stored_events(directory: Path) -> list[RuntimeEvent]:
+    """The journal of the run in *directory*."""
+    decoder = msgspec.json.Decoder(RuntimeEvent)
+    return decoder.decode_lines((directory / "events.jsonl").read_bytes())
+
+
 def assert_whole(follower: Follower, directory: Path) -> None:
-    """Each event once and in order, one terminal, and the answer is what the agent wrote."""
-    events = follower.events
-    assert [e.sequence for e in events] == list(range(1, len(events) + 1)), follower.run_id
-    assert [e.type for e in events if e.is_terminal] == [EventType.COMPLETE], follower.run_id
-    deltas = [e.delta for e in events if e.type is EventType.DELTA]
+    """Stored: each event once, in order, as the agent wrote it, with one terminal. Received: the same text, in order, the
+    deltas of a stretch in which the caller was behind merged, no stretch twice and none left out."""
+    stored, received = stored_events(directory), follower.events
+    deltas = [e.delta for e in stored if e.type is EventType.DELTA]
+    assert [e.sequence for e in stored] == list(range(1, len(stored) + 1)), follower.run_id
+    assert [e.type for e in stored if e.is_terminal] == [EventType.COMPLETE], follower.run_id
     assert deltas == written_deltas(directory), follower.run_id
     assert len(deltas) >= WORDS
-    assert "".join(deltas) == events[-1].message
+
+    sequences = [e.sequence for e in received]
+    assert sequences == sorted(set(sequences)) and sequences[-1] == len(stored), follower.run_id
+    assert "".join(e.delta for e in received) == "".join(deltas) == received[-1].message, follower.run_id
 
 
 async def streaming(client: NodeClient) -> list[Follower]:

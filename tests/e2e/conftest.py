@@ -40,7 +40,7 @@ AGENTS = {
 
 SETTINGS: dict[str, Any] = {
     "node_id": "node-of-the-tests",
-    "limits": {"max_concurrent_runs": 256, "max_line_bytes": 1 << 20},
+    "limits": {"max_concurrent_runs": 256, "max_line_bytes": 4 << 20},
     "times": {"foreground_grace_s": 0.4, "cancel_grace_s": 1.0, "exit_grace_s": 0.3},
 }
 

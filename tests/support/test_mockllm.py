@@ -116,21 +116,17 @@ async def test_an_answer_is_the_same_whole_and_in_pieces(server: ModelServer, ve
     prompt = "[[mock words=3 chunks=3]] hello"
 
     whole = json.loads(await post(server, vendor.path, vendor.body(prompt, False)))
-    pieces = [text for event in await streamed(server, vendor, prompt) if (text := _piece(vendor, event))]
+    pieces = [text for event in await streamed(server, vendor, prompt) if (text := vendor.piece(event))]
 
     assert vendor.whole(whole) == "".join(pieces) == "turn 1: alpha bravo charlie"
     assert len(pieces) == 3
-
-
-def _piece(vendor: Vendor, event: Json) -> str:
-    return vendor.piece(event)
 
 
 @every_vendor
 async def test_characters_cut_across_writes_come_out_whole(server: ModelServer, vendor: Vendor) -> None:
     events = await streamed(server, vendor, "[[mock:emoji]]")
 
-    assert "👩‍👩‍👧‍👦" in "".join(_piece(vendor, event) for event in events)
+    assert "👩‍👩‍👧‍👦" in "".join(vendor.piece(event) for event in events)
 
 
 @every_vendor
@@ -146,7 +142,7 @@ async def test_thinking_is_no_part_of_the_answer(server: ModelServer, vendor: Ve
     events = await streamed(server, vendor, "[[mock:think words=1 chunks=1]]")
 
     assert "thought-0" in json.dumps(events)
-    assert "".join(_piece(vendor, event) for event in events).startswith("turn 1: ")
+    assert "".join(vendor.piece(event) for event in events).startswith("turn 1: ")
 
 
 @every_vendor

@@ -335,7 +335,7 @@ class ClaudeDecoder:
             return FailureCode.INTERRUPTED
         if fields.text(result, "stop_reason") == "refusal":
             return FailureCode.REFUSED
-        if result.get("is_error") is not True and subtype in ("success", ""):
+        if not result.get("is_error") and subtype in ("success", ""):
             return None
         if self._resumed_id is not None and is_unknown_session(message):
             return FailureCode.SESSION_NOT_FOUND
@@ -351,10 +351,11 @@ class ClaudeDecoder:
     def _failure_without_result(self, end: ProcessEnd) -> Failure:
         failure = process_failure(end, detail=f"failed: {self._api_message}" if self._api_message else "")
         if was_ended_from_outside(end):
-            return failure  # it was ended from outside; what it said before is no reason
+            return failure  # what it said before is no reason
         if self._resumed_id is not None and is_unknown_session(end.stderr):
             return recoded(failure, FailureCode.SESSION_NOT_FOUND)
-        return recoded(failure, _API_ERRORS.get(self._api_error) or code_of_prose(end.stderr))
+        told = self._api_code(None, self._api_message) if self._api_error else None
+        return recoded(failure, told or code_of_prose(end.stderr))
 
     def _resets(self, code: FailureCode) -> dict[str, str]:
         is_limit = code in (FailureCode.QUOTA_EXHAUSTED, FailureCode.RATE_LIMITED)
@@ -391,18 +392,17 @@ def _result_facts(result: JsonObject) -> dict[str, str]:
 
 
 def _retry(frame: JsonObject) -> Activity:
-    told = [f"attempt {fields.integer(frame, 'attempt')} of {fields.integer(frame, 'max_retries')}"]
-    told += [
-        "after",
-        *(str(each) for each in (fields.integer(frame, "error_status"), fields.text(frame, "error")) if each),
-    ]
+    reason = " ".join(
+        str(each) for each in (fields.integer(frame, "error_status"), fields.text(frame, "error")) if each
+    )
     delay_ms = fields.number(frame, "retry_delay_ms")
     wait = f", again in {delay_ms / 1000:.1f} s" if delay_ms else ""
-    return Notice(code="api_retry", message=" ".join(told) + wait)
+    attempt = f"attempt {fields.integer(frame, 'attempt')} of {fields.integer(frame, 'max_retries')}"
+    return Notice(code="api_retry", message=bounded(f"{attempt} after {reason}{wait}"))
 
 
 def _tool_call(block: JsonObject) -> ToolCall:
-    asked = msgspec.json.encode(block.get("input", {})).decode()
+    asked = fields.as_json(block.get("input", {}))
     return ToolCall(call_id=fields.text(block, "id"), name=fields.text(block, "name"), input_json=bounded(asked))
 
 

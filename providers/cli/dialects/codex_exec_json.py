@@ -202,7 +202,8 @@ class CodexDecoder:
 
     def _item(self, event: _Event, found: Found) -> None:
         item = event.item or _Item()
-        item.id = storable(item.id)
+        if "\0" in item.id:  # the one invalid character that msgspec lets through
+            item.id = storable(item.id)
         handler = self._items.get(item.type)
         if handler is None:
             found.noise("unknown_type", f"{event.type}/{item.type}")
@@ -257,7 +258,7 @@ class CodexDecoder:
         told = fields.text(self._last_error, "message")
         failure = process_failure(end, detail=f"failed: {told}" if told else "")
         if was_ended_from_outside(end):
-            return failure  # it was ended from outside; what it said before is no reason
+            return failure  # what it said before is no reason
         if self._resumed_id is not None and is_unknown_session(end.stderr):
             return recoded(failure, FailureCode.SESSION_NOT_FOUND)
         reason = _failure(self._last_error, dict(failure.metadata))
@@ -294,7 +295,7 @@ def _asked(item: _Item) -> str:
             asked = {"server": item.server, "tool": item.tool, "arguments": item.arguments}
         case _:
             asked = {"query": item.query}
-    return msgspec.json.encode(asked).decode()
+    return fields.as_json(asked)
 
 
 def _tool_result(item: _Item) -> ToolResult:

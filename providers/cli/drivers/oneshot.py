@@ -27,6 +27,7 @@ from runtime.types import RUN_ID
 READ_BYTES = 64 * 1024
 TURN_BUDGET_S = 0.002  # a flooding run yields to the others this often
 LEFTOVERS_S = 3.0
+BACKLOG_S = 2.0  # a stopped run's output is still read for this long: a flood would delay its end by hours
 GONE_EXTRA_S = 5.0  # beyond the grace: the kill walk itself is bounded by the kernel
 
 _STOP_CODES = {
@@ -144,6 +145,7 @@ class _Reading:
         self._timer: asyncio.TimerHandle | None = None
         self._last_output = time.monotonic()
         self._ended_at: float | None = None
+        self._gone_at: float | None = None
         self._is_stopping = False
 
     async def to_its_end(self) -> None:
@@ -171,12 +173,12 @@ class _Reading:
                 return
             if self._run.link is not None and self._run.link.exit is None:
                 self._run.ctx.caught_up.set()
-            self._act_on_stop()
             self._arm_timer()
             await self._wake.wait()
 
     async def _drain(self) -> None:
-        """Read to the present end of the file, yielding now and then."""
+        """Read to the present end of the file; an agent may write faster than this, so yield and look up now and then."""
+        self._act_on_stop()
         began = time.monotonic()
         while data := os.pread(self._fd, READ_BYTES, self._offset):
             self._offset += len(data)
@@ -184,6 +186,9 @@ class _Reading:
             await self._report(self._run.framing.feed(data))
             if time.monotonic() - began > TURN_BUDGET_S:
                 await asyncio.sleep(0)
+                self._act_on_stop()
+                if self._has_read_enough():
+                    break
                 began = time.monotonic()
         if os.fstat(self._fd).st_size < self._offset and not self._diagnostics.counts["shrunk"]:
             self._diagnostics.note(Noise(kind="shrunk", detail=f"output ends before byte {self._offset} that was read"))
@@ -200,6 +205,14 @@ class _Reading:
         if drafts:
             await self._run.sink.emit(drafts)
 
+    def _has_read_enough(self) -> bool:
+        """The run was told to stop, nothing of it lives, and the rest of its output is not worth the wait."""
+        link = self._run.link
+        if self._run.ctx.stop is None or not (link is None or link.gone or link.lost):
+            return False
+        self._gone_at = self._gone_at or time.monotonic()
+        return time.monotonic() - self._gone_at >= BACKLOG_S
+
     def _is_over(self) -> bool:
         link, ctx = self._run.link, self._run.ctx
         if link is None or link.lost:
@@ -215,7 +228,8 @@ class _Reading:
 
     def _act_on_stop(self) -> None:
         run = self._run
-        assert run.link is not None
+        if run.link is None:
+            return
         if run.link.limit is not None:
             run.ctx.request_stop(_LIMITS[run.link.limit])
         silence = run.ctx.silence_s

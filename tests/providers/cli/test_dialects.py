@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -11,11 +13,29 @@ from hypothesis import strategies as st
 from providers.cli.dialect import ProcessEnd, TurnContext
 from providers.cli.dialects import known_dialects, load_dialect
 from runtime.events import TERMINAL, Draft, EventType
-from tests.support.expect import Case, cases, decode
+from tests.support.expect import Case, as_record, cases, decode
 
 NAMES = known_dialects()
 SMALL = [case for case in cases() if 0 < len(case.stdout) < 8_000]
 GARBAGE = st.binary(max_size=40).map(lambda data: b"\xff~ " + data.replace(b"\n", b"") + b"\n")
+
+KEYS = st.sampled_from([
+    "type", "subtype", "event", "message", "content", "delta", "text", "thinking", "id", "name", "input",
+    "result", "usage", "is_error", "error", "errors", "session_id", "item", "items", "thread_id", "exit_code",
+    "command", "changes", "arguments", "input_tokens", "total_cost_usd", "resetsAt", "rate_limit_info",
+])  # fmt: skip
+TYPES = st.sampled_from([
+    "system", "init", "api_retry", "stream_event", "content_block_delta", "text_delta", "message_start",
+    "assistant", "user", "tool_use", "tool_result", "result", "rate_limit_event", "thread.started",
+    "item.completed", "agent_message", "mcp_tool_call", "file_change", "todo_list", "error", "turn.completed",
+    "turn.failed",
+])  # fmt: skip
+VALUES = st.none() | st.booleans() | st.integers() | st.just(10**400) | st.floats() | st.text() | TYPES
+FRAMES = st.recursive(
+    VALUES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=6),
+    max_leaves=25,
+)
 
 
 @pytest.mark.req("RT-13", "RT-29")
@@ -85,6 +105,18 @@ def test_no_bytes_at_all_make_a_decoder_raise(name: str, data: bytes, code: int 
     decode([data], decoder)
 
     assert decoder.conclude(ProcessEnd(code=code)).type in TERMINAL
+
+
+@settings(max_examples=500, deadline=None)
+@given(name=st.sampled_from(NAMES), frames=st.lists(FRAMES, max_size=5), code=st.none() | st.integers(0, 255))
+def test_no_json_at_all_makes_a_decoder_raise(name: str, frames: list[object], code: int | None) -> None:
+    decoder = load_dialect(name).decoder(TurnContext(resumed_id="some-id"))
+
+    found = decode([b"".join(json.dumps(frame).encode() + b"\n" for frame in frames)], decoder)
+
+    assert decoder.conclude(ProcessEnd(code=code)).type in TERMINAL
+    for draft in found:  # every one can be stored
+        msgspec.json.encode(as_record(draft))
 
 
 def _unplaced(records: list[dict[str, object]]) -> list[dict[str, object]]:

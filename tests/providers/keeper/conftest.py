@@ -136,6 +136,16 @@ def is_running() -> Callable[[int], bool]:
 
 
 @pytest.fixture
+def children_of() -> Callable[[int], list[int]]:
+    """The living children of a process: of a keeper, its wardens and spares."""
+
+    def find(parent: int) -> list[int]:
+        return [pid for pid, process in all_processes().items() if process.parent == parent and process.is_alive]
+
+    return find
+
+
+@pytest.fixture
 def warden_of() -> Callable[[WardenLink], int]:
     """The pid of the warden behind a link: the parent of its child."""
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import struct
+import threading
+from typing import Any
 
 import pytest
 
 from providers.keeper.protocol import FRAME_LIMIT_BYTES, FrameReader, Kind, ProtocolError, SpawnOrder, encode
+from providers.keeper.spares import give, take
 
 FRAMES = [
     {"kind": Kind.HELLO, "protocol": 1},
@@ -48,3 +53,28 @@ def test_an_order_survives_the_journey_and_ignores_what_it_does_not_know():
 def test_an_order_that_is_not_whole_is_refused(frame):
     with pytest.raises(ProtocolError):
         SpawnOrder.from_frame(frame)
+
+
+def test_an_order_that_was_taken_whole_counts_as_given_although_the_spare_hung_up():
+    order = SpawnOrder(3, "/run", ("/bin/true",), "/", {}, "run-1", None, 10, 20, None)
+    ours, theirs = socket.socketpair()
+    taken: list[object] = []
+    spare = threading.Thread(target=lambda: taken.append(take(theirs)))
+
+    class Slow(socket.socket):
+        """Comes back from a send only when the spare has hung up."""
+
+        def sendmsg(self, *arguments: Any) -> int:
+            sent = super().sendmsg(*arguments)
+            spare.join()
+            return sent
+
+    with Slow(fileno=ours.detach()) as slow, open(os.devnull) as null:
+        spare.start()
+        given = give(slow, order.to_frame(), [null.fileno()] * 3)
+
+    assert given
+    ((read, descriptors),) = taken
+    assert read == order
+    for descriptor in descriptors:
+        os.close(descriptor)

@@ -18,6 +18,7 @@ import pytest
 
 from providers.keeper.client import ExitRecord, end_orphans, lock_is_held, open_keeper, read_exit
 from providers.keeper.home import CODE_FILES
+from providers.keeper.keeper import SPARES
 from providers.keeper.protocol import PROTOCOL, FrameReader, Kind, encode
 from providers.keeper.warden_link import connect_within
 
@@ -109,6 +110,36 @@ async def test_a_warden_that_is_asked_to_leave_stays_with_its_child(spawn, print
 
     assert await link.wait_gone(10)
     assert link.exit == ExitRecord(code=0, signal=None, stopped="test", killed=False, stderr_bytes=0)
+
+
+async def test_killed_spares_cost_no_run(keeper, spawn, until, children_of):
+    assert await (await spawn("/bin/true")).wait_gone(10)
+    await until(lambda: len(children_of(keeper.pid)) == SPARES)
+    for pid in children_of(keeper.pid):
+        os.kill(pid, signal.SIGKILL)
+
+    link = await spawn("/bin/true")
+
+    assert await link.wait_gone(10)
+    assert link.exit is not None and link.exit.code == 0
+
+
+async def test_spares_end_with_their_keeper(keeper, until, children_of, is_running):
+    await until(lambda: len(children_of(keeper.pid)) == SPARES)
+    spares = children_of(keeper.pid)
+
+    os.kill(keeper.pid, signal.SIGKILL)
+
+    await until(lambda: not any(map(is_running, spares)))
+
+
+async def test_an_order_larger_than_a_socket_buffer_arrives_whole(spawn):
+    env = {f"K{index}": "x" * 100_000 for index in range(12)}
+
+    link = await spawn("/usr/bin/env", env=env)
+
+    assert await link.wait_gone(10)
+    assert len((link.directory / "stdout").read_bytes()) > 1_200_000
 
 
 async def test_a_terminated_keeper_leaves_its_wardens_to_themselves(keeper, spawn, until, is_running):

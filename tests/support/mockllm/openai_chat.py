@@ -15,7 +15,7 @@ def read(body: Json, *, model: str, is_stream: bool) -> Conversation:
     schema = schema_in(body.get("response_format"))
     found = Conversation(model=model, is_stream=is_stream, body=body, answer_schema=schema)
     functions = [tool.get("function") or {} for tool in body.get("tools") or []]
-    found.tools = {function.get("name"): function.get("parameters") or {} for function in functions}
+    found.tools = {str(function.get("name")): function.get("parameters") or {} for function in functions}
     previous = None
     for message in body.get("messages") or []:
         role = message.get("role")

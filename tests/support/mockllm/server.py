@@ -25,8 +25,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from types import ModuleType
-from typing import Any, cast
+from typing import Any
 from urllib.parse import urlsplit
 
 from tests.support.mockllm import anthropic, gemini, openai_chat, openai_responses
@@ -38,7 +37,7 @@ from tests.support.mockllm.scenario import Dropped, Options, Overloaded, Plan
 MODELS = ("mock-model", "claude-sonnet-4-5", "gpt-5.1-codex", "gemini-2.5-pro", "qwen3-coder-plus")
 BODY_LIMIT_BYTES = 1 << 26
 
-_APIS: Mapping[str, ModuleType] = {
+_APIS: Mapping[str, Api] = {
     "/messages": anthropic,
     "/responses": openai_responses,
     "/chat/completions": openai_chat,
@@ -97,8 +96,8 @@ class ModelServer:
         try:
             while (request := await read_request(reader, writer)) and await self._recorded(request, writer):
                 pass
-        except (ConnectionError, asyncio.IncompleteReadError, Dropped, asyncio.CancelledError):
-            pass  # the client left, the plan or the end of the test cuts the connection: all end it alike
+        except (ConnectionError, asyncio.IncompleteReadError, Dropped):
+            pass  # the client left, or the plan cuts the connection: both end it
         finally:
             self._connections.discard(connection)
             writer.close()
@@ -193,7 +192,6 @@ class ModelServer:
     async def _answer(self, api: Api, conversation: Conversation, writer: StreamWriter, entry: Json) -> None:
         plan = self._plan(conversation)
         entry.update(
-            dialect=api.__name__.rpartition(".")[2] if isinstance(api, ModuleType) else "",
             model=conversation.model,
             stream=conversation.is_stream,
             turns=len(conversation.user_texts),
@@ -256,10 +254,9 @@ def _read(path: str, body: Json) -> tuple[Api, Conversation] | None:
     """The API that *path* belongs to, and the conversation it brings."""
     if match := _GEMINI.search(path):
         model, verb = match.groups()
-        return cast(Api, gemini), gemini.read(body, model=model, is_stream=verb == "streamGenerateContent")
-    for suffix, module in _APIS.items():
+        return gemini, gemini.read(body, model=model, is_stream=verb == "streamGenerateContent")
+    for suffix, api in _APIS.items():
         if path.endswith(suffix):
-            api = cast(Api, module)
             model = body.get("model") or "mock-model"
             return api, api.read(body, model=model, is_stream=bool(body.get("stream")))
     return None

@@ -244,7 +244,7 @@ class CancelRunResponse(_message.Message):
     def __init__(self, accepted: _Optional[bool] = ..., state: _Optional[_Union[RunState, str]] = ...) -> None: ...
 
 class RunInfo(_message.Message):
-    __slots__ = ("run_id", "state", "adapter", "target", "session_id", "background", "workspace", "accepted_at", "ended_at", "first_sequence", "last_sequence", "failure", "workspace_shared_with", "recovered")
+    __slots__ = ("run_id", "state", "adapter", "target", "session_id", "background", "workspace", "accepted_at", "ended_at", "first_sequence", "last_sequence", "failure", "workspace_shared_with", "recovered", "queue_position")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     ADAPTER_FIELD_NUMBER: _ClassVar[int]
@@ -259,6 +259,7 @@ class RunInfo(_message.Message):
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     WORKSPACE_SHARED_WITH_FIELD_NUMBER: _ClassVar[int]
     RECOVERED_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_POSITION_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     state: RunState
     adapter: str
@@ -273,7 +274,8 @@ class RunInfo(_message.Message):
     failure: Failure
     workspace_shared_with: _containers.RepeatedScalarFieldContainer[str]
     recovered: bool
-    def __init__(self, run_id: _Optional[str] = ..., state: _Optional[_Union[RunState, str]] = ..., adapter: _Optional[str] = ..., target: _Optional[str] = ..., session_id: _Optional[str] = ..., background: _Optional[bool] = ..., workspace: _Optional[str] = ..., accepted_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., first_sequence: _Optional[int] = ..., last_sequence: _Optional[int] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., workspace_shared_with: _Optional[_Iterable[str]] = ..., recovered: _Optional[bool] = ...) -> None: ...
+    queue_position: int
+    def __init__(self, run_id: _Optional[str] = ..., state: _Optional[_Union[RunState, str]] = ..., adapter: _Optional[str] = ..., target: _Optional[str] = ..., session_id: _Optional[str] = ..., background: _Optional[bool] = ..., workspace: _Optional[str] = ..., accepted_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., first_sequence: _Optional[int] = ..., last_sequence: _Optional[int] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., workspace_shared_with: _Optional[_Iterable[str]] = ..., recovered: _Optional[bool] = ..., queue_position: _Optional[int] = ...) -> None: ...
 
 class GetRunRequest(_message.Message):
     __slots__ = ("run_id",)

@@ -113,7 +113,8 @@ class NodeServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CancelRun(self, request, context):
-        """Ends a run as cancelled. Answers when the cancel is durably recorded; the session stays resumable.
+        """Ends a run as cancelled: recorded durably first, answered when it has ended or the grace is over. The session stays
+        resumable.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime.redact import MASK, Redactor, clip, scrub
+
+
+@pytest.mark.req("FAIL-08")
+@pytest.mark.parametrize(
+    ("text", "clean"),
+    [
+        ("Authorization: Bearer abcdefgh12345678", f"Authorization: {MASK}"),
+        ("proxy-authorization=Basic dXNlcjpwdw==", f"proxy-authorization={MASK}"),
+        ("sent bearer abcdefgh12345678 along", f"sent bearer {MASK} along"),
+        ("https://user:pw@host.example/path", f"https://{MASK}@host.example/path"),
+        ("postgres://u@db.example", f"postgres://{MASK}@db.example"),
+        ("OPENAI key sk-proj-abcdef0123", f"OPENAI key {MASK}"),
+        ('{"api_key": "abcdef"}', f'{{"api_key": "{MASK}"}}'),
+        ("password=correcthorse battery", f"password={MASK} battery"),
+        ("at 192.168.7.9:8080 and 172.16.0.1", "at [private host] and [private host]"),
+        ("db.prod.internal:5432 refused", "[private host] refused"),
+        ("-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----", MASK),
+        ("-----BEGIN PRIVATE KEY-----\nMIIE and cut", MASK),
+    ],
+)
+def test_what_looks_like_a_secret_goes_and_the_rest_stays(text: str, clean: str) -> None:
+    assert scrub(text) == clean
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "the bearer of news", "see https://example.com/a@b", "8.8.8.8 answered", "version 10.1", "a task, then a risk",
+        "token", "secretary = x", "mail bob@example.com", "Grüße 日本",
+    ],
+)  # fmt: skip
+def test_ordinary_prose_is_unchanged(text: str) -> None:
+    assert scrub(text) == text
+
+
+@given(st.text(max_size=300))
+def test_scrubbing_twice_is_scrubbing_once(text: str) -> None:
+    once = scrub(text)
+
+    assert scrub(once) == once
+
+
+@given(st.text(max_size=50), st.integers(min_value=1, max_value=60))
+def test_a_clipped_text_is_at_most_as_long_as_said(text: str, limit: int) -> None:
+    assert len(clip(text, limit)) <= limit
+    assert len(clip(text, limit, keep="tail")) <= limit
+    assert len(text) > limit or clip(text, limit) == text
+
+
+@pytest.mark.req("FAIL-08")
+def test_a_known_secret_goes_whatever_it_looks_like() -> None:
+    clean = Redactor(["correct horse", "short", "line one\nline two!"])
+
+    assert clean("say correct horse to short line two!") == f"say {MASK} to short {MASK}"
+
+
+@pytest.mark.req("FAIL-08")
+def test_a_diagnostic_is_the_clean_tail_of_the_bytes() -> None:
+    text = Redactor(["hunter22"]).diagnostic(b"start\xff hunter22 \xc3\xa4 end\n", limit=20)
+
+    assert text == "… [redacted] ä end"
+
+
+@pytest.mark.req("FAIL-08")
+def test_redaction_comes_before_the_cut() -> None:
+    """A cut through the secret first would leave a tail that nothing recognises."""
+    text = Redactor(["0123456789abcdef"]).diagnostic(b"0123456789abcdef", limit=8)
+
+    assert "def" not in text
