@@ -29,6 +29,7 @@ from node.pb import node_pb2, node_pb2_grpc
 Result = dict[str, float]
 CLIENT_S = 240
 _SAMPLE_S = 0.2
+_DELTAS = ("delta", "reasoning_delta")
 
 
 def ask(command: str, server: Server, **arguments: Any) -> Result:
@@ -92,35 +93,47 @@ class _Wardens:
             await asyncio.sleep(_SAMPLE_S)
 
 
-async def _stream(stub: Any, orders: dict[str, Any], ready: asyncio.Queue[None], latencies: list[int] | None) -> int:
-    """Read one run to its end; the number of deltas after the first, which only says that the agent is there."""
-    count, now = -1, time.monotonic_ns
+class _Count:
+    """What came: ``events`` as they were made, ``messages`` as they were sent, which may hold several."""
+
+    def __init__(self, *, with_latency: bool = False) -> None:
+        self.events = self.messages = 0
+        self.latencies: list[int] | None = [] if with_latency else None
+
+    def take(self, event: node_pb2.RunEvent) -> None:
+        held = event.sequence - event.previous_sequence
+        self.events += held
+        self.messages += 1
+        if self.latencies is not None:
+            now, size = time.monotonic_ns(), len(event.delta) // held
+            self.latencies += [now - int(event.delta[i : i + 19]) for i in range(0, size * held, size)]
+
+
+async def _stream(stub: Any, orders: dict[str, Any], ready: asyncio.Queue[None], count: _Count) -> None:
+    """Read one run to its end. Its first delta only says that the agent is there."""
+    is_ready = False
     async for event in stub.Run(_request("bench", **orders)):
-        if event.type != "delta":
-            if event.type == "error":
-                raise RuntimeError(event.error)
-            continue
-        count += 1
-        if count == 0:
-            ready.put_nowait(None)
-        elif latencies is not None:
-            latencies.append(now() - int(event.delta[:19]))
-    return count
+        if event.type in _DELTAS:
+            if is_ready:
+                count.take(event)
+            else:
+                is_ready = True
+                ready.put_nowait(None)
+        elif event.type == "error":
+            raise RuntimeError(event.error)
 
 
-async def _together(
-    stub: Any, orders: list[dict[str, Any]], latencies: list[int] | None, began: Callable[[], None]
-) -> int:
-    """All *orders* at once, begun together; the number of events."""
+async def _together(stub: Any, orders: list[dict[str, Any]], count: _Count, began: Callable[[], None]) -> None:
+    """All *orders* at once, begun together, to their ends."""
     gate, ready = _Gate(), asyncio.Queue[None]()
-    streams = [asyncio.create_task(_stream(stub, each | {"gate": gate.path}, ready, latencies)) for each in orders]
+    streams = [asyncio.create_task(_stream(stub, each | {"gate": gate.path}, ready, count)) for each in orders]
     for _ in orders:
         await asyncio.wait_for(ready.get(), 60)
     await asyncio.sleep(0.2)  # what starting cost is over
     began()
     gate.open()
     try:
-        return sum(await asyncio.gather(*streams))
+        await asyncio.gather(*streams)
     finally:
         gate.close()
 
@@ -135,15 +148,18 @@ async def throughput(stub: Any, a: dict[str, Any]) -> Result:
         marks["at"] = time.monotonic()
         marks["watch"] = asyncio.create_task(marks["wardens"].watch())
 
-    orders = [{"events": a["events"] // a["runs"]} for _ in range(a["runs"])]
-    count = await _together(stub, orders, None, began)
+    count = _Count()
+    orders = [{"events": a["events"] // a["runs"], "apart": a["apart"]} for _ in range(a["runs"])]
+    await _together(stub, orders, count, began)
     seconds = time.monotonic() - marks["at"]
     marks["watch"].cancel()
+    events = count.events
     return {
-        "events_per_s": count / seconds,
-        "cpu_us": (proc.cpu_s(a["pid"]) - marks["server"]) / count * 1e6,
-        "keeper_cpu_us": marks["wardens"].used_s() / count * 1e6,
-        "client_cpu_us": (_own_cpu_s() - marks["own"]) / count * 1e6,
+        "events_per_s": events / seconds,
+        "events_a_message": events / count.messages,
+        "cpu_us": (proc.cpu_s(a["pid"]) - marks["server"]) / events * 1e6,
+        "keeper_cpu_us": marks["wardens"].used_s() / events * 1e6,
+        "client_cpu_us": (_own_cpu_s() - marks["own"]) / events * 1e6,
     }
 
 
@@ -152,9 +168,9 @@ async def latency(stub: Any, a: dict[str, Any]) -> Result:
     pause_us = int(1e6 * a["runs"] / a["rate"])
     events = max(3, int(a["seconds"] * 1e6 / pause_us))
     orders = [{"events": events, "us": pause_us, "phase_us": i * pause_us // a["runs"]} for i in range(a["runs"])]
-    latencies: list[int] = []
-    await _together(stub, orders, latencies, lambda: None)
-    found = [each / 1e6 for each in latencies]
+    count = _Count(with_latency=True)
+    await _together(stub, orders, count, lambda: None)
+    found = [each / 1e6 for each in count.latencies or ()]
     return {"p50_ms": percentile(found, 0.5), "p99_ms": percentile(found, 0.99), "max_ms": max(found)}
 
 

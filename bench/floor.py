@@ -37,6 +37,7 @@ RUN_ID, SESSION_ID, NODE_ID = "01k" + "0" * 23, "01K" + "1" * 23, "node-01k" + "
 
 class _Delta(msgspec.Struct, gc=False):
     text: str = ""
+    thinking: str = ""
 
 
 class _Message(msgspec.Struct, gc=False):
@@ -123,8 +124,10 @@ async def run(request: node_pb2.RunRequest, context: Any) -> AsyncIterator[node_
                     message_id = event.message.id if event.message else message_id
                     continue
                 sequence += 1
+                text = event.delta.text
                 message = node_pb2.RunEvent(
-                    run_id=RUN_ID, type="delta", delta=event.delta.text, metadata={"message_id": message_id},
+                    run_id=RUN_ID, type="delta" if text else "reasoning_delta", delta=text or event.delta.thinking,
+                    metadata={"message_id": message_id},
                     session_id=SESSION_ID, node_id=NODE_ID, sequence=sequence, previous_sequence=sequence - 1,
                 )  # fmt: skip
                 stamp = message.timestamp

@@ -9,25 +9,28 @@ from bench.client import ask
 from bench.options import Options
 from bench.pairs import Cells, compare, in_turn
 from bench.report import Row
-from bench.servers import Server
+
+APART, TEXT = "apart", "text"
 
 
 def throughput(options: Options) -> list[Row]:
-    """Events per second and CPU per event, flooding agents."""
-
-    def measure(server: Server) -> Cells:
-        return {str(runs): ask("throughput", server, runs=runs, events=options.events) for runs in options.runs}
-
-    pairs = in_turn(options.rounds, measure)
+    """Flooding agents: events that go one a message, and text, which a reader that is behind gets merged."""
+    cells = {
+        f"{runs} runs, {what}": {"runs": runs, "events": options.events, "apart": what == APART}
+        for what in (APART, TEXT)
+        for runs in options.runs
+    }
+    pairs = in_turn(options.rounds, lambda server: {cell: ask("throughput", server, **cells[cell]) for cell in cells})
     rows = []
-    for runs in map(str, options.runs):
+    for cell in cells:
+        cpu, speed = (1.25, 0.8) if APART in cell else (None, 3.0)
         rows += [
-            _compared(pairs, runs, "cpu_us", "server CPU an event", unit="us", at_most=1.25),
-            _compared(pairs, runs, "events_per_s", "events a second", at_least=0.8),
-            _compared(pairs, runs, "client_cpu_us", "client CPU an event", unit="us"),
+            _compared(pairs, cell, "cpu_us", "server CPU an event", unit="us", at_most=cpu),
+            _compared(pairs, cell, "events_per_s", "events a second", at_least=speed),
+            _compared(pairs, cell, "client_cpu_us", "client CPU an event", unit="us"),
+            _of_node(pairs, cell, "events_a_message", "events a message"),
+            _of_node(pairs, cell, "keeper_cpu_us", "keeper and wardens, CPU an event", unit="us"),
         ]
-        keeper = statistics.median(node[runs]["keeper_cpu_us"] for _, node in pairs)
-        rows.append(Row(name=f"{runs} runs: keeper and wardens, CPU an event", unit="us", value=keeper))
     return rows
 
 
@@ -49,4 +52,8 @@ def latency(options: Options) -> list[Row]:
 
 def _compared(pairs: list[tuple[Cells, Cells]], cell: str, key: str, name: str, **more: Any) -> Row:
     floor, node, ratio, spread = compare(pairs, cell, key)
-    return Row(name=f"{cell} runs: {name}", floor=floor, node=node, value=ratio, note=spread, **more)
+    return Row(name=f"{cell}: {name}", floor=floor, node=node, value=ratio, note=spread, **more)
+
+
+def _of_node(pairs: list[tuple[Cells, Cells]], cell: str, key: str, name: str, unit: str = "") -> Row:
+    return Row(name=f"{cell}: {name}", unit=unit, value=statistics.median(node[cell][key] for _, node in pairs))

@@ -76,9 +76,20 @@ def capabilities_to_wire(
 
 def status_to_wire(
     *, node_id: str, version: str, started_ns: int, is_recovered: bool, active_runs: int, readers: int,
-    limits: Mapping[str, int], notes: Sequence[str], keeper_pid: int | None,
+    limits: Mapping[str, int], notes: Sequence[str], keeper_pid: int | None, is_draining: bool, queued_runs: int,
+    generation: int,
 ) -> node_pb2.GetNodeStatusResponse:  # fmt: skip
+    """The node as it is now."""
     return node_pb2.GetNodeStatusResponse(
         node_id=node_id, version=version, started_at=timestamp_to_wire(started_ns), recovery_complete=is_recovered,
         active_runs=active_runs, attached_readers=readers, limits=dict(limits), notes=notes, keeper_pid=keeper_pid or 0,
+        draining=is_draining, queued_runs=queued_runs, config_generation=generation,
     )  # fmt: skip
+
+
+def reload_to_wire(generation: int) -> node_pb2.ReloadConfigResponse:
+    return node_pb2.ReloadConfigResponse(generation=generation)
+
+
+def drain_to_wire(active_runs: int) -> node_pb2.DrainResponse:
+    return node_pb2.DrainResponse(active_runs=active_runs)

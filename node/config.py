@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from providers.catalog.factory import ProfileSettings
 from providers.cli.environment import SecretSource, is_secret_name
-from runtime.config import RuntimeConfig
+from runtime.config import KeepRaw, RuntimeConfig
 
 DEFAULT_LISTEN = "127.0.0.1:50400"
 UNIX_PREFIX = "unix:"
@@ -68,6 +68,8 @@ class _Profile(_Strict):
 
 
 class _Limits(_Strict):
+    keep_runs_count: Count = _DEFAULTS.keep_runs_count
+    keep_runs_bytes: Bytes = _DEFAULTS.keep_runs_bytes
     max_concurrent_runs: Count = _DEFAULTS.max_concurrent_runs
     max_queued_runs: Annotated[int, Field(ge=0, le=1_000_000, strict=True)] = _DEFAULTS.max_queued_runs
     max_input_bytes: Annotated[int, Field(gt=0, le=7_000_000, strict=True)] = _DEFAULTS.max_input_bytes
@@ -77,6 +79,7 @@ class _Limits(_Strict):
 
 
 class _Times(_Strict):
+    drain_s: Annotated[float, Field(ge=0, le=86_400)] = 0.0
     queue_timeout_s: Seconds = _DEFAULTS.queue_timeout_s
     foreground_grace_s: Annotated[float, Field(ge=0, le=86_400)] = _DEFAULTS.foreground_grace_s
     cancel_grace_s: Seconds = _DEFAULTS.cancel_grace_s
@@ -93,6 +96,7 @@ class _File(_Strict):
     node_id: Annotated[str, StringConstraints(pattern=rf"^{_NODE_ID.pattern}$")] | None = None
     catalog: str = ""
     insecure: bool = False
+    keep_raw: KeepRaw = _DEFAULTS.keep_raw
     reflection: bool = True
     limits: _Limits = _Limits()
     times: _Times = _Times()
@@ -108,6 +112,8 @@ class NodeConfig:
     node_id: str | None = None
     catalog: Path | None = None
     reflection: bool = True
+    drain_s: float = 0.0
+    """How long a node that was told to stop lets running runs end before it leaves them to the next process."""
     profiles: Mapping[str, ProfileSettings] = field(default_factory=dict)
 
 
@@ -121,13 +127,14 @@ def load_config(path: Path | None = None, *, listen: str = "", data_dir: str = "
     file = _parse(_read(path), name)
     address = listen or file.listen
     _check_listen(address, insecure=file.insecure)
-    values = file.limits.model_dump() | file.times.model_dump()
+    values = file.limits.model_dump() | file.times.model_dump(exclude={"drain_s"}) | {"keep_raw": file.keep_raw}
     return NodeConfig(
         listen=address,
         runtime=RuntimeConfig(data_dir=Path(data_dir or file.data_dir or _default_data_dir()).absolute(), **values),
         node_id=file.node_id,
         catalog=_beside(path, file.catalog),
         reflection=file.reflection,
+        drain_s=file.times.drain_s,
         profiles={key: _settings(profile) for key, profile in file.profiles.items()},
     )
 

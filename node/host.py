@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from node.config import NodeConfig
-from providers.catalog.factory import build_providers
-from providers.catalog.loader import load_catalog, load_shipped
+from node.reload import ConfigSource, Reloader, catalog_providers
 from providers.cli.provider import Machinery
 from providers.cli.run_files import STDOUT
 from providers.cli.tail import Tail, open_tail
@@ -47,40 +46,42 @@ class Host:
     keeper: Keeper
     tail: Tail
     recovery: asyncio.Task[None]
+    reloader: Reloader
 
     def notes(self) -> list[str]:
         """What an operator should know of this machine, a sentence each."""
-        return [note for note in (self.tail.note,) if note]
+        return [note for note in (self.tail.note, self.reloader.problem) if note]
 
 
 @asynccontextmanager
-async def open_host(config: NodeConfig, *, extra: list[tuple[str, Provider]] | None = None) -> AsyncIterator[Host]:
+async def open_host(
+    config: NodeConfig, *, source: ConfigSource | None = None, extra: list[tuple[str, Provider]] | None = None
+) -> AsyncIterator[Host]:
     """Everything of a host, open until the block ends; runs that survive it go on for the next one.
 
-    *extra* providers, as (adapter, provider), stand beside those of the catalog.
+    *extra* providers, as (adapter, provider), stand beside those of the catalog; *source* is where a reload reads again.
 
     Raises:
         FailureError: the data directory is in use or unusable, or the catalog is invalid.
     """
     _raise_open_files()
     async with AsyncExitStack() as stack:
-        storage = stack.enter_context(open_storage(config.runtime.data_dir, unlock=_unlock))
+        storage = stack.enter_context(open_storage(config.runtime.data_dir, unlock=unlock_outputs))
         index = await stack.enter_async_context(open_index(config.runtime.data_dir))
         keeper = await stack.enter_async_context(open_keeper(config.runtime.data_dir, generation=storage.generation))
         tail = await stack.enter_async_context(open_tail())
         machinery = Machinery(keeper=keeper, tail=tail, config=config.runtime, inherited=dict(os.environ))
-        catalog = load_shipped() if config.catalog is None else load_catalog(config.catalog)
         registry = Registry()
         stack.push_async_callback(registry.close)
-        await registry.replace(
-            [*(("cli", p) for p in build_providers(catalog, config.profiles, machinery)), *(extra or [])]
-        )
+        providers = await asyncio.to_thread(catalog_providers, config, machinery)
+        await registry.replace([*(("cli", provider) for provider in providers), *(extra or [])])
         runs = await stack.enter_async_context(open_runs(config.runtime, storage, index, registry))
         recovery = _task(stack, recover(runs, _Leftovers(keeper).end), "recovery")
         _task(stack, keep_sweeping(runs), "retention")
+        reloader = Reloader(source or ConfigSource(), config, machinery, registry, runs, extra or [])
         yield Host(
             config=config, node_id=config.node_id or await _stored_node_id(index), started_ns=time.time_ns(), runs=runs,
-            registry=registry, keeper=keeper, tail=tail, recovery=recovery,
+            registry=registry, keeper=keeper, tail=tail, recovery=recovery, reloader=reloader,
         )  # fmt: skip
 
 
@@ -127,7 +128,7 @@ async def _stored_node_id(index: Index) -> str:
     return await index.run(operation)
 
 
-def _unlock(directory: Path) -> None:
+def unlock_outputs(directory: Path) -> None:
     """A warden that was killed leaves the output append-only, which also forbids to remove it."""
     if (directory / STDOUT).exists():
         clear_append_only(directory / STDOUT)

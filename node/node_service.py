@@ -25,7 +25,7 @@ class NodeInfoService:
         self, request: node_pb2.GetCapabilitiesRequest, context: Context
     ) -> node_pb2.GetCapabilitiesResponse:
         targets = self._host.registry.snapshot.targets()
-        return bridge_views.capabilities_to_wire(targets, self._host.config.runtime.limits())
+        return bridge_views.capabilities_to_wire(targets, self._host.runs.config.limits())
 
     async def GetNodeStatus(
         self, request: node_pb2.GetNodeStatusRequest, context: Context
@@ -34,5 +34,16 @@ class NodeInfoService:
         return bridge_views.status_to_wire(
             node_id=self._host.node_id, version=self._version, started_ns=self._host.started_ns,
             is_recovered=runs.recovered.is_set(), active_runs=len(runs.live), readers=runs.readers,
-            limits=self._host.config.runtime.limits(), notes=self._host.notes(), keeper_pid=self._host.keeper.pid,
+            limits=runs.config.limits(), notes=self._host.notes(), keeper_pid=self._host.keeper.pid,
+            is_draining=runs.draining.is_set(), queued_runs=runs.capacity.waiting,
+            generation=self._host.registry.snapshot.version,
         )  # fmt: skip
+
+    async def ReloadConfig(
+        self, request: node_pb2.ReloadConfigRequest, context: Context
+    ) -> node_pb2.ReloadConfigResponse:
+        return bridge_views.reload_to_wire(await self._host.reloader.reload())
+
+    async def Drain(self, request: node_pb2.DrainRequest, context: Context) -> node_pb2.DrainResponse:
+        self._host.runs.drain()
+        return bridge_views.drain_to_wire(len(self._host.runs.live))

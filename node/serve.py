@@ -10,8 +10,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from node.config import ConfigError, NodeConfig, load_config
+from node.config import ConfigError, NodeConfig
+from node.host import Host, open_host
+from node.reload import ConfigSource
+from node.server import CannotListen, serving
 from runtime.failure import FailureError
+
+log = logging.getLogger(__name__)
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 
@@ -22,29 +27,53 @@ def main(argv: Sequence[str]) -> int:
     logging.basicConfig(
         level=arguments.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr
     )
+    source = ConfigSource(path=arguments.config, listen=arguments.listen, data_dir=arguments.data_dir)
     try:
-        config = load_config(arguments.config, listen=arguments.listen, data_dir=arguments.data_dir)
+        config = source.load()
     except ConfigError as error:
         return _refuse(str(error), EXIT_USAGE)
     if sys.platform != "linux":
         return _refuse("iop-node serves on Linux only; use a Linux machine, or WSL2", EXIT_FAILED)
-    return asyncio.run(_serve(config))
+    return asyncio.run(_serve(config, source))
 
 
-async def _serve(config: NodeConfig) -> int:
-    from node.host import open_host
-    from node.server import CannotListen, serving
-
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+async def _serve(config: NodeConfig, source: ConfigSource) -> int:
+    signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, signals.put_nowait, number)
     try:
-        async with open_host(config) as host, serving(host) as address:
+        async with open_host(config, source=source) as host, serving(host) as address:
             print(f"iop-node {host.node_id} listening on {address}", flush=True)
-            await stop.wait()
+            await _until_told(host, signals)
+            await _leave(host, signals, config.drain_s)
     except (CannotListen, FailureError) as error:
         return _refuse(str(error), EXIT_FAILED)
     return EXIT_OK
+
+
+async def _until_told(host: Host, signals: asyncio.Queue[signal.Signals]) -> None:
+    """Serve until SIGTERM or SIGINT; SIGHUP reloads the configuration."""
+    while await signals.get() == signal.SIGHUP:
+        try:
+            generation = await host.reloader.reload()
+            log.info("configuration reloaded", extra={"generation": generation})
+        except FailureError as error:
+            log.error("configuration not reloaded: %s", error)
+
+
+async def _leave(host: Host, signals: asyncio.Queue[signal.Signals], drain_s: float) -> None:
+    """Take no new runs, and give the others time to end; a second signal cancels them.
+
+    Calls are answered meanwhile. What is running after that is left to the next node process.
+    """
+    host.runs.drain()
+    again = asyncio.create_task(signals.get())
+    idle = asyncio.create_task(host.runs.idle())
+    await asyncio.wait({again, idle}, timeout=drain_s, return_when=asyncio.FIRST_COMPLETED)
+    if again.done():
+        await host.runs.cancel_all("the node was told twice to stop")
+    for task in (again, idle):
+        task.cancel()
 
 
 def _refuse(sentence: str, code: int) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import stat
 from collections.abc import AsyncIterator, Mapping
@@ -14,17 +13,16 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from node.config import UNIX_PREFIX
+from node.health import report_health, set_health
 from node.host import Host
 from node.node_service import NodeInfoService
 from node.pb import node_pb2
 from node.run_service import RunService
 from node.wire_errors import ErrorGuard, deserializer
-
-log = logging.getLogger(__name__)
 
 SERVICE = node_pb2.DESCRIPTOR.services_by_name["NodeService"]
 STOP_GRACE_S = 2.0
@@ -56,28 +54,17 @@ async def serving(host: Host) -> AsyncIterator[str]:
     if host.config.reflection:
         reflection.enable_server_reflection((SERVICE.full_name, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
     address = _listen(server, host.config.listen)
-    await _set_health(health_servicer, is_serving=False)
+    services = ("", SERVICE.full_name)
+    await set_health(health_servicer, services, is_serving=False)
     await server.start()
-    watch = asyncio.create_task(_serve_when_recovered(host, health_servicer), name="health")
+    reporting = asyncio.create_task(report_health(host.runs, health_servicer, services), name="health")
     try:
         yield address
     finally:
-        watch.cancel()
-        await _set_health(health_servicer, is_serving=False)
-        host.runs.is_draining = True
+        reporting.cancel()
+        host.runs.drain()
+        await set_health(health_servicer, services, is_serving=False)
         await server.stop(STOP_GRACE_S)
-
-
-async def _serve_when_recovered(host: Host, servicer: health.aio.HealthServicer) -> None:
-    await host.runs.recovered.wait()
-    await _set_health(servicer, is_serving=True)
-    log.info("serving", extra={"node_id": host.node_id})
-
-
-async def _set_health(servicer: health.aio.HealthServicer, *, is_serving: bool) -> None:
-    status = health_pb2.HealthCheckResponse.SERVING if is_serving else health_pb2.HealthCheckResponse.NOT_SERVING
-    for service in ("", SERVICE.full_name):
-        await servicer.set(service, status)
 
 
 def _listen(server: grpc.aio.Server, listen: str) -> str:

@@ -3,7 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
+
+
+class KeepRaw(StrEnum):
+    """Which ended runs keep what their agent printed; the events are kept in any case."""
+
+    NEVER = "never"
+    ON_ERROR = "on_error"
+    ALWAYS = "always"
+
+    def keeps(self, *, is_complete: bool) -> bool:
+        """Whether a run with this outcome keeps its raw output."""
+        return self is KeepRaw.ALWAYS or (self is KeepRaw.ON_ERROR and not is_complete)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +36,9 @@ class RuntimeConfig:
     sink_timeout_s: float = 30.0
     anonymous_session_ttl_s: float = 3600.0
     keep_runs_s: float = 7 * 86400.0
+    keep_runs_count: int = 10_000
+    keep_runs_bytes: int = 20 << 30
+    keep_raw: KeepRaw = KeepRaw.ALWAYS
     tombstone_s: float = 30 * 86400.0
     max_input_bytes: int = 3_500_000
     output_bytes: int = 1 << 30

@@ -108,15 +108,17 @@ class Emitter:
         events: list[RuntimeEvent] = []
         now = max(self._clock(), self._time_ns)
         self._time_ns = now
-        for draft in drafts:
-            self._take(draft, now, events)
-        if events:
-            await self._write(events)
+        try:
+            for draft in drafts:
+                self._take(draft, now, events)
+        finally:  # what was numbered before a bad draft is stored
+            if events:
+                await self._write(events)
 
     def _take(self, draft: Draft, now: int, events: list[RuntimeEvent]) -> None:
         kind = draft.type
-        if self.has_ended:
-            self.suppressed += 1
+        if self.has_ended or (self.sink_error is not None and kind not in TERMINAL):
+            self.suppressed += 1  # after a batch that was not taken, what follows would hide the hole
             return
         if kind in _DELTAS:
             for text in split_text(draft.text):
@@ -194,6 +196,7 @@ class Emitter:
             raise
         except Exception as cause:
             self.sink_error = self.sink_error or cause
+            self._started = self._started and events[0].type is not EventType.START
             self._ctx.request_stop(_stop_of_sink(cause))
             raise SinkFailed("the host could not take the run's events") from cause
 
@@ -209,8 +212,11 @@ async def execute(provider: Provider, ctx: RunContext, spec: ExecutionSpec, emit
     try:
         if ctx.stop is None or ctx.adopting:  # a run told to stop before it began never begins
             await provider.execute(ctx, spec, emitter)
-    except asyncio.CancelledError:
-        raise
+    except asyncio.CancelledError as problem:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        failure = failure_from_exception(problem)  # nobody cancelled this call: it came from within the provider
     except Exception as problem:
         failure = failure_from_exception(problem)
         if failure.code is FailureCode.INTERNAL and emitter.sink_error is None:

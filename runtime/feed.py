@@ -36,7 +36,7 @@ class Feed:
         """Make *events*, already in the journal, visible."""
         self._ring.extend(events)
         self._held += sum(_weight(event) for event in events)
-        while self._held > self._ring_bytes and self._ring:
+        while self._held > self._ring_bytes and len(self._ring) > 1:
             self._held -= _weight(self._ring.popleft())
         self.published = events[-1].sequence
         self.wake()
@@ -67,7 +67,9 @@ class Feed:
         """Up to *limit* events beyond *after* from memory; None when memory no longer reaches back that far."""
         if not self._ring or after < self._ring[0].sequence - 1:
             return None
-        first = after - self._ring[0].sequence + 1
+        first = min(after - self._ring[0].sequence + 1, len(self._ring))
+        while first and self._ring[first - 1].sequence > after:  # numbers may have a gap
+            first -= 1
         return list(islice(self._ring, first, first + limit))
 
 

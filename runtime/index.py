@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from runtime.failure import FailureCode, FailureError
+from runtime.failure import Failure, FailureCode, FailureError
 
 T = TypeVar("T")
 Operation = Callable[[sqlite3.Connection], T]
@@ -40,6 +40,7 @@ CREATE TABLE runs (
     shared_with TEXT NOT NULL,
     state TEXT NOT NULL,
     ended_ns INTEGER,
+    size_bytes INTEGER NOT NULL DEFAULT 0,
     failure BLOB,
     recovered INTEGER NOT NULL DEFAULT 0,
     trimmed_ns INTEGER,
@@ -128,10 +129,10 @@ class Index:
             for operation, future in batch:
                 outcomes.append((future, *_attempt(connection, operation)))
             connection.execute("COMMIT")
-        except sqlite3.Error as error:
+        except Exception as error:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
-            failed = IndexUnavailable(f"the run index cannot be written: {error}")
+            failed = _not_written(error)
             outcomes = [(future, None, failed) for _, future in batch]
         self._loop.call_soon_threadsafe(_settle, outcomes)
 
@@ -140,6 +141,12 @@ class Index:
         while (item := self._queue.get()) is not None:
             failed: Outcomes = [(item[1], None, error)]
             self._loop.call_soon_threadsafe(_settle, failed)
+
+
+def _not_written(error: Exception) -> FailureError:
+    is_full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+    code = FailureCode.STORAGE_FULL if is_full else IndexUnavailable.code
+    return IndexUnavailable.of(Failure(code=code, message=f"the run index cannot be written: {error}"))
 
 
 def statement(query: str, *parameters: Any) -> Callable[[sqlite3.Connection], None]:
@@ -156,6 +163,8 @@ def _attempt(connection: sqlite3.Connection, operation: Operation[Any]) -> tuple
     try:
         result = operation(connection)
     except Exception as error:  # belongs to the caller of this operation, not to the batch
+        if not connection.in_transaction:  # a full disk undoes the whole transaction: that is everyone's
+            raise
         connection.execute("ROLLBACK TO operation")
         connection.execute("RELEASE operation")
         return None, error

@@ -13,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from runtime.events import NO_METADATA, Draft
+from runtime.events import Draft
 from runtime.failure import Failure
 from runtime.status import AgentUsageStatus
 from runtime.types import Capabilities, ExecutionSpec
@@ -98,7 +98,7 @@ class RunContext:
     deadline_boot_s: float | None = None
     silence_s: float | None = None
     cancel_grace_s: float = 2.0
-    labels: Mapping[str, str] = NO_METADATA
+    labels: Mapping[str, str] = field(default_factory=dict)
     stop: Stop | None = None
     _listeners: list[Callable[[], None]] = field(default_factory=list)
 
@@ -170,7 +170,7 @@ class CommandRequest:
     """A question or an order to a provider that is no run: ``status``, or a name of the provider's own."""
 
     name: str
-    arguments: Mapping[str, Any] = NO_METADATA
+    arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +179,7 @@ class CommandResponse:
 
     failure: Failure | None = None
     status: AgentUsageStatus | None = None
-    metadata: Mapping[str, str] = NO_METADATA
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
 
 @runtime_checkable

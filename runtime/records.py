@@ -67,13 +67,14 @@ def insert(record: RunRecord) -> Callable[[sqlite3.Connection], None]:
 
 
 def finish(
-    ulid: str, *, state: RunState, ended_ns: int, failure: Failure | None, recovered: bool
+    ulid: str, *, state: RunState, ended_ns: int, failure: Failure | None, recovered: bool, size_bytes: int = 0
 ) -> Callable[[sqlite3.Connection], None]:
-    """Record how the run ended; the first outcome stays."""
-    query = "UPDATE runs SET state=?, ended_ns=?, failure=?, recovered=? WHERE ulid=? AND ended_ns IS NULL"
-    return statement(
-        query, state.value, ended_ns, None if failure is None else encode_failure(failure), recovered, ulid
+    """Record how the run ended and how much it left; the first outcome stays."""
+    query = (
+        "UPDATE runs SET state=?, ended_ns=?, failure=?, recovered=?, size_bytes=? WHERE ulid=? AND ended_ns IS NULL"
     )
+    encoded = None if failure is None else encode_failure(failure)
+    return statement(query, state.value, ended_ns, encoded, recovered, size_bytes, ulid)
 
 
 def renew_boot(ulid: str, boot_id: str) -> Callable[[sqlite3.Connection], None]:
@@ -98,7 +99,10 @@ def find(principal: str, run_id: str) -> Callable[[sqlite3.Connection], RunRecor
 
 def unended(connection: sqlite3.Connection) -> list[RunRecord]:
     """Every run without an outcome, in the order of acceptance."""
-    return [_record(row) for row in connection.execute("SELECT * FROM runs WHERE ended_ns IS NULL ORDER BY ulid")]
+    return [
+        _record(row)
+        for row in connection.execute("SELECT * FROM runs WHERE ended_ns IS NULL ORDER BY accepted_ns, ulid")
+    ]
 
 
 def page(
@@ -116,10 +120,20 @@ def page(
     return operation
 
 
-def ended_before(moment_ns: int, limit: int = 100) -> Callable[[sqlite3.Connection], list[str]]:
-    """Keys of untrimmed runs that ended before *moment_ns*, oldest first."""
-    query = "SELECT ulid FROM runs WHERE trimmed_ns IS NULL AND ended_ns < ? ORDER BY ulid LIMIT ?"
-    return lambda connection: [row[0] for row in connection.execute(query, (moment_ns, limit))]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedRun:
+    """What retention asks of an ended run."""
+
+    ulid: str
+    run_id: str
+    ended_ns: int
+    size_bytes: int
+
+
+def ended(connection: sqlite3.Connection) -> list[EndedRun]:
+    """Every untrimmed run with an outcome, the last ended first."""
+    query = "SELECT ulid, run_id, ended_ns, size_bytes FROM runs WHERE trimmed_ns IS NULL AND ended_ns IS NOT NULL"
+    return [EndedRun(**dict(row)) for row in connection.execute(f"{query} ORDER BY ended_ns DESC")]
 
 
 def bury(ulid: str, moment_ns: int) -> Callable[[sqlite3.Connection], None]:

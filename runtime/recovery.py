@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from runtime import journal, records
 from runtime.clock import boot_id, boot_time_s
@@ -33,7 +34,7 @@ BOOT_GAP = 1 << 20
 CATCH_UP_S = 60.0
 """How long serving waits for one adopted run to be read up to its present."""
 
-EndLeftovers = Callable[[Path, str], Awaitable[None]]
+EndLeftovers = Callable[[Path, str], Coroutine[Any, Any, None]]
 """Ends what is left of the run in a directory, by its key: the host knows how."""
 
 
@@ -93,7 +94,8 @@ async def _finish_finished(runs: Runs, record: RunRecord, end: journal.JournalEn
     assert end.last is not None
     outcome = outcome_of(end.last.type)
     failure = None if end.last.failure is None else end.last.failure.to_failure()
-    await end_leftovers(runs.storage.run_directory(record.ulid), record.ulid)
+    directory = runs.storage.run_directory(record.ulid)
+    runs.in_background(end_leftovers(directory, record.ulid), name="leftovers")  # nothing waits for it: the run is over
     await runs.index.run(
         records.finish(
             record.ulid, state=outcome, ended_ns=end.last.time_ns, failure=failure, recovered=record.recovered
@@ -116,7 +118,8 @@ def _live_again(runs: Runs, record: RunRecord, spec: ExecutionSpec, end: journal
     feed = Feed(published=0 if end.last is None else end.last.sequence, ring_bytes=runs.config.ring_bytes)
     run = runs.live_run(record, spec, session, lease, ticket, feed)
     run.record = replace(record, state=RunState.ACCEPTED if end.last is None else RunState.RUNNING)
-    run.ctx.recorded, run.ctx.adopting = end.position, True
+    run.ctx.recorded = end.position
+    run.ctx.adopting = lease is not None and lease.capabilities.survives_host  # the others begin anew
     if (stop := read_cancel(run.directory)) is not None:
         run.ctx.request_stop(stop)
     runs.live[record.principal, record.run_id] = run

@@ -10,7 +10,7 @@ from typing import Any
 
 from runtime.failure import Conflict, CursorOutOfRange, InvalidRequest, NotFound
 from runtime.records import RunRecord
-from runtime.types import RunRequest, SessionMode, check_id, check_timeout, parse_session_mode
+from runtime.types import RunRequest, SessionMode, check_id, check_metadata, check_timeout, parse_session_mode
 
 MAX_TIMEOUT = timedelta(days=365)
 """Longer is surely a mistake, and would not fit every clock."""
@@ -53,6 +53,7 @@ def check_request(request: RunRequest, *, max_input_bytes: int) -> SessionMode:
             field="input",
         )
     check_workspace(request.workspace)
+    check_metadata(request.metadata)
     return mode
 
 

@@ -1,6 +1,7 @@
-"""What is let go of, and when: ended runs leave a tombstone, tombstones and anonymous sessions expire.
+"""What is let go of, and when: by age, by number and by size, the oldest first.
 
-A tombstone comes before the files go, so that a repeated request can never be executed again in between.
+An ended run leaves a tombstone that keeps its identity and outcome, so that its request is never executed again; the
+tombstone comes before the files go. Tombstones expire, and so do sessions that nobody named.
 """
 
 from __future__ import annotations
@@ -8,8 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from runtime import records
+from runtime.config import RuntimeConfig
+from runtime.records import EndedRun
 from runtime.runs import Runs
 
 log = logging.getLogger(__name__)
@@ -18,27 +23,52 @@ SWEEP_EVERY_S = 600.0
 _NS = 1_000_000_000
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swept:
+    """What a sweep let go of, or would."""
+
+    runs: tuple[EndedRun, ...] = ()
+    tombstones: int = 0
+    sessions: int = 0
+
+    @property
+    def bytes(self) -> int:
+        return sum(run.size_bytes for run in self.runs)
+
+
 async def keep_sweeping(runs: Runs, *, every_s: float = SWEEP_EVERY_S) -> None:
     """Sweep until cancelled; a sweep that fails is logged and tried again."""
     await runs.recovered.wait()
     while True:
         try:
             await sweep(runs, now_ns=time.time_ns())
+            runs.storage.keep_reserve()
         except Exception:
             log.exception("retention sweep failed")
         await asyncio.sleep(every_s)
 
 
-async def sweep(runs: Runs, *, now_ns: int) -> int:
-    """Let go of what is older than the configuration keeps, and return how many runs that were."""
+def to_trim(ended: Iterable[EndedRun], config: RuntimeConfig, *, now_ns: int) -> Iterator[EndedRun]:
+    """Of *ended* runs, newest first, those beyond what *config* keeps."""
+    count = size = 0
+    for run in ended:
+        count, size = count + 1, size + run.size_bytes
+        is_old = run.ended_ns < now_ns - int(config.keep_runs_s * _NS)
+        if is_old or count > config.keep_runs_count or size > config.keep_runs_bytes:
+            yield run
+
+
+async def sweep(runs: Runs, *, now_ns: int, dry_run: bool = False) -> Swept:
+    """Let go of what the configuration does not keep; with *dry_run* only say what that is."""
     config = runs.config
-    trimmed = 0
-    while batch := await runs.index.run(records.ended_before(now_ns - int(config.keep_runs_s * _NS))):
-        for ulid in batch:
-            await runs.index.run(records.bury(ulid, now_ns))
-            await asyncio.to_thread(runs.storage.remove_run, ulid)
-        trimmed += len(batch)
-    await runs.index.run(records.forget_tombstones(now_ns - int(config.tombstone_s * _NS)))
-    for session in await runs.sessions.expire_anonymous(now_ns - int(config.anonymous_session_ttl_s * _NS)):
+    trimmed = tuple(to_trim(await runs.index.run(records.ended), config, now_ns=now_ns))
+    if dry_run:
+        return Swept(runs=trimmed)
+    for run in trimmed:
+        await runs.index.run(records.bury(run.ulid, now_ns))
+        await asyncio.to_thread(runs.storage.remove_run, run.ulid)
+    tombstones = await runs.index.run(records.forget_tombstones(now_ns - int(config.tombstone_s * _NS)))
+    expired = await runs.sessions.expire_anonymous(now_ns - int(config.anonymous_session_ttl_s * _NS))
+    for session in expired:
         await asyncio.to_thread(runs.storage.remove_session, session.key)
-    return trimmed
+    return Swept(runs=trimmed, tombstones=tombstones, sessions=len(expired))

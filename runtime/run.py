@@ -94,9 +94,11 @@ class LiveRun:
         if not events[-1].is_terminal:
             self._store(events)
             return
-        if len(events) > 1:
-            self._store(events[:-1])
-        await to_the_end(self._end(events[-1]))
+        try:
+            if len(events) > 1:
+                self._store(events[:-1])
+        finally:  # nobody may wait for ever for a terminal, whatever became of that which came with it
+            await to_the_end(self._end(events[-1]))
 
     def _store(self, events: Sequence[RuntimeEvent]) -> None:
         assert self._journal is not None
@@ -204,11 +206,17 @@ class LiveRun:
         if self.is_ending or self.ctx.stop is not None:
             return self._was_cancelled()
         if self._cancel_written is None:
-            self._cancel_written = asyncio.create_task(asyncio.to_thread(write_cancel, self.directory, reason))
+            self._cancel_written = asyncio.create_task(self._record_cancel(reason))
         await asyncio.shield(self._cancel_written)
         if not self.is_ending:
             self.ctx.request_stop(Stop(reason=StopReason.CANCELLED, message=reason))
         return self._was_cancelled()
+
+    async def _record_cancel(self, reason: str) -> None:
+        try:
+            await asyncio.to_thread(write_cancel, self.directory, reason)
+        except OSError:  # a full disk, a directory removed under us: the run must be stoppable all the same
+            log.exception("cancel could not be recorded", extra={"run_id": self.spec.run_id})
 
     def _was_cancelled(self) -> bool:
         """The run ends as cancelled, or is on its way there."""

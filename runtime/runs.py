@@ -10,12 +10,13 @@ import asyncio
 import logging
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from runtime import records, sessions
+from runtime.cancellation import to_the_end
 from runtime.capacity import Capacity, Ticket
 from runtime.clock import boot_id, boot_time_s
 from runtime.config import RuntimeConfig
@@ -25,7 +26,7 @@ from runtime.failure import FailureCode, FailureError, TargetNotFound
 from runtime.feed import Feed
 from runtime.index import Index
 from runtime.keys import LOCAL, new_ulid, request_digest
-from runtime.provider import RunContext, Stop, StopReason
+from runtime.provider import Describer, RunContext, Stop, StopReason
 from runtime.readers import Reader, check_cursor, read_ended
 from runtime.records import RunRecord, RunState
 from runtime.registry import Lease, Registry
@@ -73,7 +74,7 @@ class Runs:
         self.capacity = Capacity(config.max_concurrent_runs, queue_limit=config.max_queued_runs)
         self.live: dict[tuple[str, str], LiveRun] = {}
         self.recovered = asyncio.Event()
-        self.is_draining = False
+        self.draining = asyncio.Event()
         self._last_turn: dict[str, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -103,16 +104,19 @@ class Runs:
         if found is None:
             lease = await self._lease(request)
             found = self.live.get((principal, run_id))  # the same request may have come in while we waited
-            if found is None:
-                return await self._accept(
-                    self._claim(request, mode, lease, principal, run_id, digest, outer_deadline_s), after
-                )
-            lease.release()
+            if found is not None:
+                lease.release()
+            else:
+                claimed = self._claim(request, mode, lease, principal, run_id, digest, outer_deadline_s)
+                try:
+                    return await self._accept(claimed, after)
+                except sqlite3.IntegrityError:  # it came in and has even ended
+                    found = await self._get(principal, run_id)
         check_same(found.record if isinstance(found, LiveRun) else found, digest)
         return await self._reader(found, after)
 
     async def _lease(self, request: RunRequest) -> Lease:
-        if self.is_draining:
+        if self.draining.is_set():
             raise Draining("this node takes no new runs; dispatch to another node")
         if (free := self.storage.free_bytes()) < 2 * self.config.disk_watermark_bytes:
             raise StorageLow(
@@ -153,9 +157,10 @@ class Runs:
             lease.release()
             raise
         spec = _spec(request, mode, lease, run_id, session.session_id, self._workspace(request, lease, session))
+        deadline = _deadline(request, outer_deadline_s, begins_now=ticket.granted.is_set())
         record = RunRecord(
             ulid=ulid, principal=principal, run_id=run_id, digest=digest, spec=spec, session_id=session.session_id,
-            accepted_ns=now_ns, boot_id=boot_id(), deadline_boot_s=_deadline(request, outer_deadline_s, begins_now=ticket.granted.is_set()),
+            accepted_ns=now_ns, boot_id=boot_id(), deadline_boot_s=deadline,
             shared_with=self._sharing(spec.workspace),
         )  # fmt: skip
         run = self.live_run(record, spec, session, lease, ticket, Feed(ring_bytes=self.config.ring_bytes))
@@ -180,26 +185,32 @@ class Runs:
         )  # fmt: skip
 
     async def _accept(self, run: LiveRun, after: int) -> Reader:
-        """Make the claim durable and begin; undo it when that fails."""
+        """Make the claim durable and begin; a caller that leaves meanwhile leaves an accepted run like any other."""
         run.attach()
         reader = Reader(run.spec.run_id, run.cursor(0), lambda: self._detach(run))
         try:
+            await to_the_end(self._make_durable(run, after))
+        except BaseException:
+            reader.close()
+            raise
+        return reader
+
+    async def _make_durable(self, run: LiveRun, after: int) -> None:
+        """The row comes last: before it everything can be undone, after it nothing can be refused."""
+        try:
             check_cursor(run.spec.run_id, after, first=1, last=0)
-            stored = asyncio.ensure_future(self.index.run(_acceptance(run)))
-            self.storage.make_run_directory(run.record.ulid)  # while the row is being committed
             self.storage.make_private_workspace(run.session.key)
             check_workspace(run.spec.workspace)
+            self.storage.make_run_directory(run.record.ulid)
             run.open_journal()
-            await stored
+            await self.index.run(_acceptance(run))
         except BaseException as error:
             self._forget(run, error)
-            reader.close()
             raise
         self.sessions.admit(run.session)
         run.accepted.set_result(None)
         log.info("accepted", extra={"run_id": run.spec.run_id, "target": run.spec.target})
         self.begin(run, Emitter(run.ctx, run.spec, run, sink_timeout_s=self.config.sink_timeout_s))
-        return reader
 
     def _forget(self, run: LiveRun, error: BaseException) -> None:
         self.live.pop((run.record.principal, run.spec.run_id), None)
@@ -226,10 +237,8 @@ class Runs:
         """Execute the accepted *run* in a task of its own; this object owns the task."""
         run.emitter = emitter
         previous = self._last_turn.get(run.session.key)
-        task = asyncio.create_task(self._drive(run, emitter, previous), name=f"run {run.spec.run_id}")
+        task = self.in_background(self._drive(run, emitter, previous), name=f"run {run.spec.run_id}")
         run.task = self._last_turn[run.session.key] = task
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def _drive(self, run: LiveRun, emitter: Emitter, previous: asyncio.Task[None] | None) -> None:
         assert run.lease is not None
@@ -267,19 +276,23 @@ class Runs:
         run.close()
         record = run.record
         if run.is_stored and record.ended_ns is not None:
-            await self.index.run(
-                records.finish(
-                    record.ulid,
-                    state=record.state,
-                    ended_ns=record.ended_ns,
-                    failure=record.failure,
-                    recovered=record.recovered,
-                )
-            )
+            size_bytes = await asyncio.to_thread(self._tidy, run)
+            outcome = records.finish(
+                record.ulid, state=record.state, ended_ns=record.ended_ns, failure=record.failure,
+                recovered=record.recovered, size_bytes=size_bytes,
+            )  # fmt: skip
+            await self.index.run(outcome)
             log.info("ended", extra={"run_id": run.spec.run_id, "state": record.state.value})
         self.live.pop((record.principal, record.run_id), None)
         if self._last_turn.get(run.session.key) is run.task:
             del self._last_turn[run.session.key]
+
+    def _tidy(self, run: LiveRun) -> int:
+        """Drop the raw output where it is not kept, and answer how many bytes the run left. Blocks."""
+        is_kept = self.config.keep_raw.keeps(is_complete=run.record.state is RunState.COMPLETE)
+        if run.lease is not None and isinstance(run.lease.provider, Describer) and not is_kept:
+            self.storage.remove_files(run.directory, run.lease.provider.artifacts(run.directory).values())
+        return self.storage.size_bytes(run.directory)
 
     # -- follow -----------------------------------------------------------------------------------------------------
 
@@ -309,9 +322,14 @@ class Runs:
 
     def abandon(self, run: LiveRun) -> None:
         """Nobody has read a foreground run for the whole grace: cancel it."""
-        task = asyncio.create_task(run.cancel(f"no reader for {self.config.foreground_grace_s:g} s"), name="abandon")
+        self.in_background(run.cancel(f"no reader for {self.config.foreground_grace_s:g} s"), name="abandon")
+
+    def in_background(self, work: Coroutine[Any, Any, Any], *, name: str) -> asyncio.Task[Any]:
+        """Do *work* in a task that this object owns: it is awaited, or cancelled, when the host closes."""
+        task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     # -- look and cancel --------------------------------------------------------------------------------------------
 
@@ -367,9 +385,34 @@ class Runs:
 
     # -- leave ------------------------------------------------------------------------------------------------------
 
+    def drain(self) -> None:
+        """Take no new runs from now on; those that are accepted go on."""
+        self.draining.set()
+
+    async def idle(self) -> None:
+        """Wait until no accepted run is left."""
+        while self.live:
+            await asyncio.wait([asyncio.create_task(run.ended.wait()) for run in self.live.values()])
+            await asyncio.sleep(0.01)  # a run leaves right after its end is told
+
+    async def cancel_all(self, reason: str) -> None:
+        """Cancel every run, and wait for their ends as long as a cancel may take."""
+        found = [live.cancel(reason) for live in self.live.values()]
+        await asyncio.gather(*found)
+        try:
+            async with asyncio.timeout(self.config.cancel_grace_s + CANCEL_REPORT_S):
+                await self.idle()
+        except TimeoutError:
+            log.warning("runs are left after a cancel of all", extra={"left": len(self.live)})
+
+    def reconfigure(self, config: RuntimeConfig) -> None:
+        """Use *config* for runs accepted from now on."""
+        self.config = config
+        self.capacity.limit, self.capacity.queue_limit = config.max_concurrent_runs, config.max_queued_runs
+
     async def close(self, *, grace_s: float = 5.0) -> None:
         """Take no more runs. Runs that survive their host are left to the next process; the others are cancelled."""
-        self.is_draining = True
+        self.drain()
         staying = [
             run for run in self.live.values() if run.lease is not None and not run.lease.capabilities.survives_host
         ]

@@ -15,12 +15,11 @@ import errno
 import fcntl
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from runtime.failure import FailureCode, FailureError
-
 
 RESERVE = "reserve"
 RESERVE_BYTES = 4 << 20
@@ -84,6 +83,20 @@ class Storage:
 
     def remove_session(self, session_key: str) -> None:
         self._remove(self.root / "sessions" / session_key)
+
+    def remove_files(self, directory: Path, files: Iterable[Path]) -> None:
+        """Remove some files of a run's directory."""
+        if self._unlock is not None:
+            self._unlock(directory)
+        for path in files:
+            path.unlink(missing_ok=True)
+
+    def size_bytes(self, directory: Path) -> int:
+        """What the files of a run's directory hold."""
+        try:
+            return sum(entry.stat().st_size for entry in os.scandir(directory) if entry.is_file(follow_symlinks=False))
+        except OSError:
+            return 0
 
     def _remove(self, directory: Path) -> None:
         if self._unlock is not None and directory.is_dir():

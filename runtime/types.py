@@ -80,11 +80,7 @@ class ExecutionSpec:
                 raise InvalidRequest(f"{name} is empty; an execution needs one", field=name)
         object.__setattr__(self, "session_mode", parse_session_mode(self.session_mode))
         check_timeout(self.timeout)
-        for key, value in self.metadata.items():
-            if not isinstance(key, str) or not isinstance(value, str):
-                raise InvalidRequest(
-                    f"metadata {key!r} must be a string, found {type(value).__name__}", field="metadata"
-                )
+        check_metadata(self.metadata)
         _freeze_maps(self)
 
 
@@ -138,6 +134,13 @@ def check_timeout(timeout: timedelta | None) -> None:
         raise InvalidRequest(
             f"timeout is {timeout.total_seconds()} s; use 0 for none, or a positive duration", field="timeout"
         )
+
+
+def check_metadata(metadata: Mapping[str, str]) -> None:
+    """Refuse metadata that is not text to text."""
+    for key, value in metadata.items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise InvalidRequest(f"metadata {key!r} must be a string, found {type(value).__name__}", field="metadata")
 
 
 def check_id(value: str, *, name: str) -> None:

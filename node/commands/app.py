@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import typer
 
-from node.commands import config, run, runs, status
+from node.commands import config, gc, run, runs, status
 from node.commands.dial import EXIT_CODES
 
 _EPILOG = "`iop-node serve` starts a node.\n\n\b\nExit codes:\n" + EXIT_CODES
@@ -24,7 +24,7 @@ def build() -> typer.Typer:
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    for command in (run.run, runs.attach, runs.cancel, runs.ps, runs.show, status.status, status.capabilities):
+    for command in (run.run, runs.attach, runs.cancel, runs.ps, runs.show, status.status, status.capabilities, gc.gc):
         app.command()(command)
     app.add_typer(config.app, name="config")
     return app

@@ -19,7 +19,6 @@ code  meaning
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
@@ -83,7 +82,6 @@ def finish(command: Coroutine[Any, Any, Exit], address: str, *, as_json: bool = 
     except KeyboardInterrupt:
         code = Exit.INTERRUPTED
     except BrokenPipeError:
-        _forget_output()
         code = Exit.BROKEN_PIPE
     except NodeUnreachable as error:
         say_error("unreachable", str(error), as_json=as_json)
@@ -108,14 +106,3 @@ async def _connected(address: str, work: Work) -> Exit:
 def _code_of(failure: Failure | None) -> Exit:
     refused = failure is not None and failure.code not in (FailureCode.INTERNAL, FailureCode.UNKNOWN)
     return Exit.REFUSED if refused else Exit.NODE_FAILED
-
-
-def _forget_output() -> None:
-    """Give the interpreter somewhere to flush what nobody reads, else it complains on its way out."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except OSError:
-            os.dup2(nowhere, stream.fileno())
-    os.close(nowhere)

@@ -100,5 +100,11 @@ def _plain(value: Any) -> Any:
     raise NotImplementedError(f"no JSON for {type(value).__name__}")
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Rich would end the process with its own exit code."""
+        raise BrokenPipeError
+
+
 def _console(*, stderr: bool = False) -> Console:
-    return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+    return _Console(stderr=stderr, highlight=False, markup=False, emoji=False)

@@ -1,24 +1,30 @@
-"""Reads the catalog file: one YAML document, safely, every mistake named with its place."""
+"""Reads the catalog file, strictly: every mistake is named with file, line, key and the value found, all in one report."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import difflib
+import hashlib
+from collections.abc import Iterable, Iterator
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
+from providers.catalog import schema
+from providers.catalog.document import Document, NotADocument, read_document, shown
+from providers.catalog.references import check_references
 from providers.catalog.schema import CatalogFile
 from runtime.failure import FailureCode, FailureError
+from runtime.redact import MASK, clip, scrub
 
 FILE_NAME = "iop-agent.providers.yaml"
-LIMIT_BYTES = 1 << 20
+_REPORTED = 12
+_SHOWN_CHARS = 80
 
 
 class CatalogInvalid(FailureError):
-    """The catalog file cannot be used; the message names file, place, value and what is wanted."""
+    """The catalog file cannot be used; the message names file, line, place, value and what is wanted."""
 
     code = FailureCode.INVALID_REQUEST
 
@@ -29,25 +35,8 @@ class _Named(Protocol):
 
 
 N = TypeVar("N", bound=_Named)
-
-
-class _Loader(yaml.SafeLoader):
-    """Safe, and strict where YAML is lax: a repeated key is an error, an alias is refused."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            event = self.peek_event()  # type: ignore[no-untyped-call]  # PyYAML's stubs leave it out
-            raise yaml.composer.ComposerError(None, None, "aliases are not allowed", event.start_mark)
-        return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is repeated", key_node.start_mark)
-            seen.add(key)
-        return super().construct_mapping(node, deep)
+Problem = tuple[int, str]
+"""A line (from 1), and what is wrong there."""
 
 
 def load_shipped() -> CatalogFile:
@@ -69,20 +58,23 @@ def load_catalog(path: Path) -> CatalogFile:
 
 
 def parse_catalog(data: bytes, *, name: str) -> CatalogFile:
-    """The catalog in *data*, checked as a whole and brought into ID order."""
-    if len(data) > LIMIT_BYTES:
-        raise CatalogInvalid(f"{name} has {len(data)} bytes; a catalog has at most {LIMIT_BYTES}")
+    """The catalog in *data*, checked as a whole and brought into ID order (by code point).
+
+    Raises:
+        CatalogInvalid: it is none; every problem found is in the message.
+    """
     try:
-        documents = list(yaml.load_all(data.decode("utf-8-sig"), Loader=_Loader))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise CatalogInvalid(f"{name}: {' '.join(str(error).split())}") from error
-    if len(documents) != 1:
-        raise CatalogInvalid(f"{name} holds {len(documents)} YAML documents; a catalog is exactly one")
+        document = read_document(data)
+    except NotADocument as error:
+        raise _invalid(name, error.problems) from error
+    problems = list(_secrets(data, document))
     try:
-        catalog = CatalogFile.model_validate(documents[0])
+        catalog = CatalogFile.model_validate(document.value)
     except ValidationError as error:
-        raise CatalogInvalid(f"{name}: {_first(error)}") from error
-    _check(catalog, name)
+        raise _invalid(name, problems + _explained(error, document)) from None
+    problems += [(document.line(path), message) for path, message in check_references(catalog)]
+    if problems:
+        raise _invalid(name, problems)
     return CatalogFile(
         version=catalog.version,
         providers=_ordered(catalog.providers),
@@ -91,35 +83,80 @@ def parse_catalog(data: bytes, *, name: str) -> CatalogFile:
     )
 
 
+def catalog_hash(catalog: CatalogFile) -> str:
+    """Names what *catalog* says; equal catalogs, however they were written, have equal hashes."""
+    return hashlib.sha256(catalog.model_dump_json().encode()).hexdigest()[:16]
+
+
 def _ordered(items: Iterable[N]) -> tuple[N, ...]:
     return tuple(sorted(items, key=lambda item: item.id))
 
 
-def _first(error: ValidationError) -> str:
-    first = error.errors()[0]
-    place = ".".join(str(part) for part in first["loc"]) or "file"
-    return f"{place}: {first['msg']} (found {first['input']!r})"[:500]
+def _invalid(name: str, problems: Iterable[Problem]) -> CatalogInvalid:
+    found = sorted(dict.fromkeys(problems))
+    lines = [f"{name}, line {line}: {message}" for line, message in found[:_REPORTED]]
+    if len(found) > _REPORTED:
+        lines.append(f"and {len(found) - _REPORTED} more")
+    return CatalogInvalid("\n".join(lines))
 
 
-def _check(catalog: CatalogFile, name: str) -> None:
-    """References, and ids that are unique in their array."""
-    for kind in ("providers", "models", "profiles"):
-        ids = [item.id for item in getattr(catalog, kind)]
-        if repeated := sorted({i for i in ids if ids.count(i) > 1}):
-            raise CatalogInvalid(f"{name}: {kind} repeat the id {repeated[0]!r}")
-    providers = {p.id for p in catalog.providers}
-    owners = {m.id: m.provider for m in catalog.models}
-    for model in catalog.models:
-        if model.provider not in providers:
-            raise CatalogInvalid(f"{name}: model {model.id!r} names provider {model.provider!r}, which is not declared")
-    for profile in catalog.profiles:
-        if profile.provider not in providers:
-            raise CatalogInvalid(
-                f"{name}: profile {profile.id!r} names provider {profile.provider!r}, which is not declared"
-            )
-        if profile.model not in owners:
-            raise CatalogInvalid(f"{name}: profile {profile.id!r} names model {profile.model!r}, which is not declared")
-        if owners[profile.model] != profile.provider:
-            raise CatalogInvalid(
-                f"{name}: profile {profile.id!r} uses model {profile.model!r} of provider {owners[profile.model]!r}"
-            )
+# --- secrets: found wherever they stand, comments included, and never repeated in the message
+
+
+def _secrets(data: bytes, document: Document) -> Iterator[Problem]:
+    named = set()
+    for path, text in _texts(document.value, ()):
+        if _holds_secret(text):
+            named.add(document.line(path))
+            yield document.line(path), f"{shown(path)} looks like a credential; name a source for it in node.yaml"
+    for number, line in enumerate(data.decode("utf-8-sig").splitlines(), 1):
+        if number not in named and _holds_secret(line):
+            yield number, "this line holds what looks like a credential; it does not belong here, nor in a comment"
+
+
+def _holds_secret(text: str) -> bool:
+    return MASK in scrub(text) and MASK not in text
+
+
+def _texts(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _texts(item, (*path, key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _texts(item, (*path, index))
+
+
+# --- mistakes of shape
+
+
+def _explained(error: ValidationError, document: Document) -> list[Problem]:
+    found = []
+    for one in error.errors(include_url=False):
+        path = tuple(one["loc"])
+        found.append((document.line(path), f"{shown(path)}: {_message(one, path)}"))
+    return found
+
+
+def _message(one: Any, path: tuple[str | int, ...]) -> str:
+    if one["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(str(path[-1]), _field_names(), n=1)
+        if near == [path[-1]]:
+            return "is not known here; it belongs into another place"
+        return "is not known here" + (f"; did you mean {near[0]}?" if near else "")
+    message = str(one["msg"]).removeprefix("Value error, ")
+    if one["type"] == "missing":
+        return "is missing"
+    if not isinstance(one["input"], str | int | float | bool | None):
+        kind = "a mapping" if isinstance(one["input"], dict) else "a list"
+        return message if one["type"] == "value_error" else f"{message} (found {kind})"
+    is_word = isinstance(one["input"], bool) and one["type"] == "string_type"
+    hint = "; YAML reads this word as true or false, quote it" if is_word else ""
+    return f"{message} (found {clip(scrub(repr(one['input'])), _SHOWN_CHARS)}{hint})"
+
+
+def _field_names() -> list[str]:
+    models = [m for m in vars(schema).values() if isinstance(m, type) and issubclass(m, BaseModel)]
+    return sorted({name for model in models for name in model.model_fields})

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
+
 from runtime.events import Draft
 from runtime.failure import Failure, FailureCode
 
@@ -25,8 +27,7 @@ class TurnContext:
     resumed_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class Line(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One complete line without its line end, ANSI sequences still in it; ``end`` is the byte offset after its LF."""
 
     data: bytes

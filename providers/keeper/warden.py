@@ -172,6 +172,8 @@ class Warden:
     # --- waiting
 
     def _next_due(self) -> float:
+        if self._is_empty and self._record_due is not None:
+            return self._record_due
         due = [self._bound.due]  # never more than a second away, so that a suspend delays a deadline by no more
         if self._ending is not None:
             due.append(self._ending.due)

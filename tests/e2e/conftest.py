@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc.aio
 import pytest
+import pytest_asyncio
 
 from node.client import NodeClient
 from node.pb import node_pb2_grpc
@@ -45,6 +46,13 @@ SETTINGS: dict[str, Any] = {
 }
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One loop for all: grpc.aio still wakes the loop that it was used on last when that one is closed already."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents and pytest_asyncio.is_async_test(item):
+            item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
+
+
 @pytest.fixture(scope="session")
 def shared_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     with running(tmp_path_factory.mktemp("shared"), agents=AGENTS, **SETTINGS) as node:
@@ -59,13 +67,13 @@ def node(shared_node: Node) -> Iterator[Node]:
     assert "Traceback" not in shared_node.logged(), shared_node.logged()
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def client(node: Node) -> AsyncIterator[NodeClient]:
     async with NodeClient(node.address) as connected:
         yield connected
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def stub(node: Node) -> AsyncIterator[node_pb2_grpc.NodeServiceStub]:
     async with grpc.aio.insecure_channel(node.address) as channel:
         yield node_pb2_grpc.NodeServiceStub(channel)  # type: ignore[no-untyped-call]  # generated

@@ -13,7 +13,7 @@ import pytest
 
 from node.client import NodeClient
 from runtime.events import FailureRecord, RuntimeEvent
-from tests.support.nodes import Agent, Node, fake, shell
+from tests.support.nodes import Agent, Node, shell, wait_until
 from tests.support.runs import BOUND_S, ending, run, text, words
 
 SECONDS = 1_000_000_000
@@ -179,7 +179,7 @@ async def test_more_output_than_the_bound_ends_the_run_as_output_limit(new_node:
     node = new_node(agents={"shell": shell()}, limits={"output_bytes": 1 << 20}).start()
 
     async with NodeClient(node.address) as client, asyncio.timeout(BOUND_S):
-        events = await run(client, "shell", "exec yes")
+        events = await run(client, "shell", "exec yes $(head -c 9000 /dev/zero | tr '\\0' x)")
 
     assert failure_of(events).code == "output_limit"
     node.assert_no_agents()
@@ -216,7 +216,8 @@ async def test_an_agent_that_never_reads_its_prompt_just_ends(new_node: Callable
         events = await run(client, "deaf", "x" * (3 << 20))
 
     assert [ending(e) for e in events[-1:]] == [("complete", "ok")]
-    assert not (node.run_directories()[0] / "stdin").exists(), "the prompt is deleted with the terminal"
+    prompt = node.run_directories()[0] / "stdin"
+    wait_until(lambda: not prompt.exists(), problem=lambda: "the prompt is deleted after the terminal")
 
 
 async def test_stdin_ends_with_the_prompt(client: NodeClient) -> None:

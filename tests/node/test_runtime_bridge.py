@@ -66,7 +66,7 @@ FULL = RunRequest(
     session_id="s1",
     session_mode=SessionMode.REQUIRE_EXISTING,
     background=True,
-    workspace="/srv/work",
+    workspace="/srv/tree",
     policy={"iop": {"silence_timeout_s": 30, "ratio": 0.5}, "deep": [{"a": [1, None, True, "x"]}], "empty": {}},
     input="say hi",
     timeout=timedelta(seconds=90, microseconds=250),

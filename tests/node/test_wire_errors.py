@@ -279,7 +279,7 @@ async def test_a_generator_is_finished_in_its_own_frame_when_its_reader_leaves()
 
 
 @pytest.mark.req("NB-16")
-async def test_a_handler_that_aborts_itself_is_left_alone() -> None:
+async def test_a_handler_that_aborts_itself_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
     async def abort(request: Any, context: Any) -> bytes:
         await context.abort(grpc.StatusCode.OUT_OF_RANGE, "its own words")
         return b""
@@ -287,6 +287,7 @@ async def test_a_handler_that_aborts_itself_is_left_alone() -> None:
     error = await failing(abort)
 
     assert (error.code(), error.details()) == (grpc.StatusCode.OUT_OF_RANGE, "its own words")
+    assert [record for record in caplog.records if record.name == "node.wire_errors"] == []
 
 
 @pytest.mark.req("NB-16")

@@ -34,6 +34,8 @@ STOP_S = 15.0
 GONE_S = 10.0
 
 _SCRIPTS = Path(sys.executable).parent
+_PYTHONPATH = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
+"""Who tests a copy of the tree means the node of that copy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +105,8 @@ class Node:
         self.home.mkdir(parents=True, exist_ok=True)
         self._listen, self._prefix = listen, prefix
         self._env = {
-            "PATH": f"{_SCRIPTS}:{os.environ['PATH']}", "HOME": str(self.home), "LANG": "C.UTF-8", **(env or {})
+            "PATH": f"{_SCRIPTS}:{os.environ['PATH']}", "HOME": str(self.home), "LANG": "C.UTF-8", **_PYTHONPATH,
+            **(env or {}),
         }  # fmt: skip
         if agents is not None:
             (root / "catalog.yaml").write_text(yaml.safe_dump(catalog_of(agents)))

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import msgspec
 
@@ -98,7 +99,8 @@ def decoder(context: TurnContext) -> ClaudeDecoder:
     return ClaudeDecoder(context)
 
 
-# What the hot path needs of a stream_event; msgspec passes over everything else without making objects of it.
+# What is read of the frames that come often; msgspec passes over everything else without making objects of it. Frames
+# that come once or twice a run are read as plain objects.
 
 
 class _Delta(msgspec.Struct, gc=False):
@@ -108,8 +110,22 @@ class _Delta(msgspec.Struct, gc=False):
     stop_reason: str | None = None
 
 
+class _Block(msgspec.Struct, gc=False):
+    type: str = ""
+    text: str = ""
+    thinking: str = ""
+    id: str = ""
+    name: str = ""
+    input: object = None
+    tool_use_id: str = ""
+    content: object = None
+    is_error: bool | None = None
+
+
 class _Message(msgspec.Struct, gc=False):
     id: str = ""
+    model: str = ""
+    content: list[_Block] | str = ""
 
 
 class _Event(msgspec.Struct, gc=False):
@@ -121,7 +137,18 @@ class _Event(msgspec.Struct, gc=False):
 class _Frame(msgspec.Struct, gc=False):
     type: str = ""
     event: _Event | None = None
+    message: _Message | None = None
     parent_tool_use_id: str | None = None
+    error: object = None
+
+    @classmethod
+    def of(cls, source: JsonObject) -> _Frame:
+        """The frame in a line that the typed decoder refuses."""
+        frame = fields.lenient(source, cls)
+        if frame.message is None and (message := fields.mapping(source, "message")):
+            frame.message = fields.lenient(message, _Message)
+            frame.message.content = [fields.lenient(block, _Block) for block in fields.objects(message, "content")]
+        return frame
 
 
 _decode_frame = msgspec.json.Decoder(_Frame).decode
@@ -169,15 +196,6 @@ class ClaudeDecoder:
         self._api_message = ""
         self._window: RateLimit | None = None  # the usage window that refused
         self._result: JsonObject | None = None
-        self._handlers: dict[str, Callable[[JsonObject, Found], None]] = {
-            "system": self._system,
-            "stream_event": self._stream_event,
-            "assistant": self._assistant,
-            "user": self._user,
-            "rate_limit_event": self._rate_limit,
-            "result": self._take_result,
-            "control_request": self._unanswered,
-        }
 
     @property
     def native_id(self) -> str | None:
@@ -190,9 +208,11 @@ class ClaudeDecoder:
     def decode(self, line: Line) -> Sequence[Draft | Noise]:
         try:
             frame = _decode_frame(line.data)
-            event = frame.event
-            if frame.type == "stream_event" and event and self._result is None and not frame.parent_tool_use_id:
-                return self._partial(event, line.end)
+            if self._result is None:
+                if frame.type == "stream_event":
+                    return self._partial(frame, line.end)
+                if frame.type in self._spoken:
+                    return self._said(frame, line.end)
             whole = _decode_object(line.data)
         except (msgspec.MsgspecError, RecursionError):
             return self._recovered(line)
@@ -214,20 +234,27 @@ class ClaudeDecoder:
 
     # -- frames
 
-    def _partial(self, event: _Event, end: int) -> Sequence[Draft]:
+    def _partial(self, frame: _Frame, end: int) -> Sequence[Draft]:
         """What a partial message brings: nine lines of ten, so in as few steps as can be."""
+        event = frame.event
+        if event is None or frame.parent_tool_use_id:  # a sub-agent's complete messages say it all
+            return ()
         piece = event.delta
         if piece is None:
             if event.type == "message_start" and event.message is not None:
                 self._message_id = storable(event.message.id)
                 self._metadata = {MESSAGE_ID: self._message_id}
-            return ()
-        if (kind := _PIECES.get(piece.type)) and (text := piece.text or piece.thinking):
+        elif (kind := _PIECES.get(piece.type)) and (text := piece.text or piece.thinking):
             self._streamed.add((self._message_id, kind))
             return (Draft(kind, storable(text), self._metadata, None, None, None, end, 0),)
-        if piece.stop_reason:
+        elif piece.stop_reason:
             self._answer.stopped(piece.stop_reason)
         return ()
+
+    def _said(self, frame: _Frame, end: int) -> Found:
+        found = Found(end)
+        self._spoken[frame.type](self, frame, found)
+        return found
 
     def _recovered(self, line: Line) -> Found:
         found = Found(line.end)
@@ -241,22 +268,52 @@ class ClaudeDecoder:
         return found
 
     def _frame(self, frame: JsonObject, found: Found) -> None:
+        """A frame off the hot path."""
         kind = fields.text(frame, "type")
-        handler = self._handlers.get(kind)
         if self.has_ended:
             found.noise("after_terminal", kind or "a frame without type")
-        elif handler:
-            handler(frame, found)
+        elif spoken := self._spoken.get(kind):
+            spoken(self, _Frame.of(frame), found)
+        elif told := self._told.get(kind):
+            told(self, frame, found)
         elif kind not in _QUIET:
             found.noise("unknown_type", kind or "a frame without type")
 
-    def _stream_event(self, frame: JsonObject, found: Found) -> None:
-        """A partial piece off the hot path: damaged, or of a sub-agent, whose complete message says it all."""
-        if frame.get("parent_tool_use_id"):
-            return
-        event = fields.lenient(fields.mapping(frame, "event"), _Event)
-        for draft in self._partial(event, -1):
+    def _stream_event(self, frame: _Frame, found: Found) -> None:
+        for draft in self._partial(frame, -1):
             found.text(draft.type, draft.text, self._message_id)
+
+    def _assistant(self, frame: _Frame, found: Found) -> None:
+        message = frame.message or _Message()
+        message_id = storable(message.id) or self._message_id
+        is_synthetic = message.model == SYNTHETIC
+        if is_synthetic and isinstance(frame.error, str):
+            self._api_error, self._api_message = frame.error, _text_of(message.content)
+        for block in message.content if isinstance(message.content, list) else ():
+            if block.type.endswith("tool_use"):
+                found.activity(_tool_call(block))
+            elif frame.parent_tool_use_id:
+                _sub_agent(block, found)
+            elif not is_synthetic:
+                self._block(block, message_id, found)
+
+    def _block(self, block: _Block, message_id: str, found: Found) -> None:
+        """A complete block of the answer, reported unless it was streamed before."""
+        if (kind := _BLOCKS.get(block.type)) is None:
+            return
+        text = storable(block.text or block.thinking)
+        if kind is EventType.DELTA:
+            self._answer.add(message_id, text)
+        if (message_id, kind) not in self._streamed:
+            found.text(kind, text, message_id)
+
+    def _user(self, frame: _Frame, found: Found) -> None:
+        content = frame.message.content if frame.message is not None else ""
+        for block in content if isinstance(content, list) else ():
+            if block.type == "tool_result":
+                output = block.content if isinstance(block.content, str) else _text_of(block.content)
+                call_id, is_error = storable(block.tool_use_id), block.is_error is True
+                found.activity(ToolResult(call_id=call_id, output=bounded(output), is_error=is_error))
 
     def _system(self, frame: JsonObject, found: Found) -> None:
         subtype = fields.text(frame, "subtype")
@@ -268,37 +325,6 @@ class ClaudeDecoder:
             found.activity(Notice(code="compacted", message="the agent compacted its context"))
         elif subtype not in _QUIET_SUBTYPES:
             found.noise("unknown_type", f"system/{subtype}")
-
-    def _assistant(self, frame: JsonObject, found: Found) -> None:
-        message = fields.mapping(frame, "message")
-        is_synthetic = fields.text(message, "model") == SYNTHETIC
-        if is_synthetic and "error" in frame:
-            self._api_error, self._api_message = fields.text(frame, "error"), _text_of(message)
-        is_sub_agent = bool(frame.get("parent_tool_use_id"))
-        for block in fields.objects(message, "content"):
-            kind = fields.text(block, "type")
-            if kind.endswith("tool_use"):
-                found.activity(_tool_call(block))
-            elif is_sub_agent and kind == "text":
-                found.activity(Notice(code="subagent", message=bounded(fields.text(block, "text"))))
-            elif not is_synthetic and not is_sub_agent:
-                self._block(kind, block, fields.text(message, "id") or self._message_id, found)
-
-    def _block(self, kind: str, block: JsonObject, message_id: str, found: Found) -> None:
-        """A complete block of the answer, reported unless it was streamed before."""
-        event, text = _BLOCKS.get(kind), fields.text(block, kind)  # the text is in the field with the block's name
-        if event is EventType.DELTA:
-            self._answer.add(message_id, text)
-        if event and (message_id, event) not in self._streamed:
-            found.text(event, text, message_id)
-
-    def _user(self, frame: JsonObject, found: Found) -> None:
-        for block in fields.objects(fields.mapping(frame, "message"), "content"):
-            if fields.text(block, "type") == "tool_result":
-                output = fields.text(block, "content") or _text_of(block)
-                is_error = block.get("is_error") is True
-                call_id = fields.text(block, "tool_use_id")
-                found.activity(ToolResult(call_id=call_id, output=bounded(output), is_error=is_error))
 
     def _rate_limit(self, frame: JsonObject, found: Found) -> None:
         info = fields.mapping(frame, "rate_limit_info")
@@ -362,6 +388,19 @@ class ClaudeDecoder:
         resets_at = self._window.resets_at if is_limit and self._window else None
         return {} if resets_at is None else {"resets_at": str(resets_at)}
 
+    # The frames that say something, of which there are many, and those that tell something about the run.
+    _spoken: ClassVar[dict[str, Callable[[ClaudeDecoder, _Frame, Found], None]]] = {
+        "stream_event": _stream_event,
+        "assistant": _assistant,
+        "user": _user,
+    }
+    _told: ClassVar[dict[str, Callable[[ClaudeDecoder, JsonObject, Found], None]]] = {
+        "system": _system,
+        "rate_limit_event": _rate_limit,
+        "result": _take_result,
+        "control_request": _unanswered,
+    }
+
 
 def _message(result: JsonObject) -> str:
     if (reason := fields.text(result, "terminal_reason")).startswith(_ABORTED):
@@ -401,12 +440,21 @@ def _retry(frame: JsonObject) -> Activity:
     return Notice(code="api_retry", message=bounded(f"{attempt} after {reason}{wait}"))
 
 
-def _tool_call(block: JsonObject) -> ToolCall:
-    asked = fields.as_json(block.get("input", {}))
-    return ToolCall(call_id=fields.text(block, "id"), name=fields.text(block, "name"), input_json=bounded(asked))
+def _tool_call(block: _Block) -> ToolCall:
+    asked = fields.as_json({} if block.input is None else block.input)
+    return ToolCall(call_id=storable(block.id), name=storable(block.name), input_json=bounded(asked))
 
 
-def _text_of(holder: JsonObject) -> str:
-    """The text of a message or a tool result, whose content may be text or blocks."""
-    blocks = fields.objects(holder, "content")
-    return "\n".join(fields.text(block, "text") for block in blocks if fields.text(block, "type") == "text")
+def _sub_agent(block: _Block, found: Found) -> None:
+    if block.type == "text":
+        found.activity(Notice(code="subagent", message=bounded(block.text)))
+
+
+def _text_of(content: object) -> str:
+    """The text in the content of a message or of a tool result, which may be blocks of several kinds."""
+    texts = []
+    for block in content if isinstance(content, list) else ():
+        kind, text = (block.get("type"), block.get("text")) if isinstance(block, dict) else (block.type, block.text)
+        if kind == "text" and isinstance(text, str):
+            texts.append(storable(text))
+    return "\n".join(texts)

@@ -20,6 +20,7 @@ the metadata (``thread_input_tokens``, ``thread_output_tokens``) for a host that
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 import msgspec
 
@@ -110,26 +111,6 @@ class CodexDecoder:
         self._called: set[str] = set()
         self._last_error: JsonObject = {}
         self._terminal: _Event | None = None
-        self._events: dict[str, Callable[[_Event, Found], None]] = {
-            "thread.started": self._thread_started,
-            "turn.started": lambda event, found: None,
-            "turn.completed": self._take_terminal,
-            "turn.failed": self._take_terminal,
-            "error": self._error,
-            "item.started": self._item,
-            "item.updated": self._item,
-            "item.completed": self._item,
-        }
-        self._items: dict[str, Callable[[_Item, bool, Found], None]] = {
-            "agent_message": self._message,
-            "reasoning": self._reasoning,
-            "error": self._warning,
-            "todo_list": self._todo_list,
-            "command_execution": self._tool,
-            "file_change": self._tool,
-            "mcp_tool_call": self._tool,
-            "web_search": self._tool,
-        }
 
     @property
     def native_id(self) -> str | None:
@@ -168,7 +149,7 @@ class CodexDecoder:
         elif handler is None:
             found.noise("unknown_type", event.type or "an event without type")
         else:
-            handler(event, found)
+            handler(self, event, found)
 
     def _recovered(self, line: Line) -> Found:
         found = Found(line.end)
@@ -208,7 +189,7 @@ class CodexDecoder:
         if handler is None:
             found.noise("unknown_type", f"{event.type}/{item.type}")
         else:
-            handler(item, event.type == "item.completed", found)
+            handler(self, item, event.type == "item.completed", found)
 
     def _message(self, item: _Item, is_completed: bool, found: Found) -> None:
         if is_completed:
@@ -232,6 +213,27 @@ class CodexDecoder:
             found.activity(ToolCall(call_id=item.id, name=item.type, input_json=bounded(_asked(item))))
         if is_completed:
             found.activity(_tool_result(item))
+
+    _events: ClassVar[dict[str, Callable[[CodexDecoder, _Event, Found], None]]] = {
+        "thread.started": _thread_started,
+        "turn.started": lambda self, event, found: None,
+        "turn.completed": _take_terminal,
+        "turn.failed": _take_terminal,
+        "error": _error,
+        "item.started": _item,
+        "item.updated": _item,
+        "item.completed": _item,
+    }
+    _items: ClassVar[dict[str, Callable[[CodexDecoder, _Item, bool, Found], None]]] = {
+        "agent_message": _message,
+        "reasoning": _reasoning,
+        "error": _warning,
+        "todo_list": _todo_list,
+        "command_execution": _tool,
+        "file_change": _tool,
+        "mcp_tool_call": _tool,
+        "web_search": _tool,
+    }
 
     # -- judgement
 

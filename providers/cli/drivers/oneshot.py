@@ -173,12 +173,12 @@ class _Reading:
                 return
             if self._run.link is not None and self._run.link.exit is None:
                 self._run.ctx.caught_up.set()
+            self._act_on_stop()
             self._arm_timer()
             await self._wake.wait()
 
     async def _drain(self) -> None:
         """Read to the present end of the file; an agent may write faster than this, so yield and look up now and then."""
-        self._act_on_stop()
         began = time.monotonic()
         while data := os.pread(self._fd, READ_BYTES, self._offset):
             self._offset += len(data)

@@ -141,10 +141,10 @@ async def test_a_failed_start_leaves_a_directory_in_which_the_run_can_be_started
 
 
 @pytest.mark.req("RT-20")
-async def test_a_run_directory_is_used_once(keeper, request_for, tmp_path):
-    count = tmp_path / "count"
-    program = ("/bin/bash", "-c", f"echo x >> {count}; exec sleep 300")
+async def test_a_run_directory_is_used_once(keeper, request_for, printed):
+    program = ("/bin/bash", "-c", "echo started; exec sleep 300")
     first = await keeper.spawn(request_for(*program, name="once"))
+    await printed(first, b"started")
 
     second = await keeper.spawn(request_for(*program, name="once"))
 
@@ -153,7 +153,7 @@ async def test_a_run_directory_is_used_once(keeper, request_for, tmp_path):
     assert await second.wait_gone(10)
     third = await keeper.spawn(request_for(*program, name="once"))
     assert (third.gone, third.exit, third.owner) == (True, second.exit, second.owner)
-    assert count.read_text() == "x\n"
+    assert (first.directory / "stdout").read_bytes() == b"started\n"
 
 
 async def test_two_spawns_at_once_make_one_child(keeper, request_for, until):

@@ -384,7 +384,7 @@ class GetNodeStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetNodeStatusResponse(_message.Message):
-    __slots__ = ("node_id", "version", "started_at", "recovery_complete", "active_runs", "attached_readers", "limits", "notes", "keeper_pid")
+    __slots__ = ("node_id", "version", "started_at", "recovery_complete", "active_runs", "attached_readers", "limits", "notes", "keeper_pid", "draining", "queued_runs", "config_generation")
     class LimitsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -401,6 +401,9 @@ class GetNodeStatusResponse(_message.Message):
     LIMITS_FIELD_NUMBER: _ClassVar[int]
     NOTES_FIELD_NUMBER: _ClassVar[int]
     KEEPER_PID_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_RUNS_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_GENERATION_FIELD_NUMBER: _ClassVar[int]
     node_id: str
     version: str
     started_at: _timestamp_pb2.Timestamp
@@ -410,4 +413,27 @@ class GetNodeStatusResponse(_message.Message):
     limits: _containers.ScalarMap[str, int]
     notes: _containers.RepeatedScalarFieldContainer[str]
     keeper_pid: int
-    def __init__(self, node_id: _Optional[str] = ..., version: _Optional[str] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., recovery_complete: _Optional[bool] = ..., active_runs: _Optional[int] = ..., attached_readers: _Optional[int] = ..., limits: _Optional[_Mapping[str, int]] = ..., notes: _Optional[_Iterable[str]] = ..., keeper_pid: _Optional[int] = ...) -> None: ...
+    draining: bool
+    queued_runs: int
+    config_generation: int
+    def __init__(self, node_id: _Optional[str] = ..., version: _Optional[str] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., recovery_complete: _Optional[bool] = ..., active_runs: _Optional[int] = ..., attached_readers: _Optional[int] = ..., limits: _Optional[_Mapping[str, int]] = ..., notes: _Optional[_Iterable[str]] = ..., keeper_pid: _Optional[int] = ..., draining: _Optional[bool] = ..., queued_runs: _Optional[int] = ..., config_generation: _Optional[int] = ...) -> None: ...
+
+class ReloadConfigRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ReloadConfigResponse(_message.Message):
+    __slots__ = ("generation",)
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    def __init__(self, generation: _Optional[int] = ...) -> None: ...
+
+class DrainRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DrainResponse(_message.Message):
+    __slots__ = ("active_runs",)
+    ACTIVE_RUNS_FIELD_NUMBER: _ClassVar[int]
+    active_runs: int
+    def __init__(self, active_runs: _Optional[int] = ...) -> None: ...

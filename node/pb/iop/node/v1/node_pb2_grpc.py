@@ -27,7 +27,7 @@ if _version_not_supported:
 
 class NodeServiceStub:
     """Names that later capabilities will use, kept free: SendInput, RespondPermission, TerminateSession, GetSession,
-    ListSessions, GetTranscript, Command, ListReadiness, ProbeReadiness, WatchNodeStatus, ReloadConfig, Drain;
+    ListSessions, GetTranscript, Command, ListReadiness, ProbeReadiness, WatchNodeStatus;
     RunRequest.parts (InputPart); Activity.permission_request; TaskService; WorkerService.
 
     """
@@ -83,11 +83,21 @@ class NodeServiceStub:
                 request_serializer=iop_dot_node_dot_v1_dot_node__pb2.GetNodeStatusRequest.SerializeToString,
                 response_deserializer=iop_dot_node_dot_v1_dot_node__pb2.GetNodeStatusResponse.FromString,
                 _registered_method=True)
+        self.ReloadConfig = channel.unary_unary(
+                '/iop.node.v1.NodeService/ReloadConfig',
+                request_serializer=iop_dot_node_dot_v1_dot_node__pb2.ReloadConfigRequest.SerializeToString,
+                response_deserializer=iop_dot_node_dot_v1_dot_node__pb2.ReloadConfigResponse.FromString,
+                _registered_method=True)
+        self.Drain = channel.unary_unary(
+                '/iop.node.v1.NodeService/Drain',
+                request_serializer=iop_dot_node_dot_v1_dot_node__pb2.DrainRequest.SerializeToString,
+                response_deserializer=iop_dot_node_dot_v1_dot_node__pb2.DrainResponse.FromString,
+                _registered_method=True)
 
 
 class NodeServiceServicer:
     """Names that later capabilities will use, kept free: SendInput, RespondPermission, TerminateSession, GetSession,
-    ListSessions, GetTranscript, Command, ListReadiness, ProbeReadiness, WatchNodeStatus, ReloadConfig, Drain;
+    ListSessions, GetTranscript, Command, ListReadiness, ProbeReadiness, WatchNodeStatus;
     RunRequest.parts (InputPart); Activity.permission_request; TaskService; WorkerService.
 
     """
@@ -157,6 +167,20 @@ class NodeServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReloadConfig(self, request, context):
+        """Takes the changed configuration into service, all of it or none; runs in flight keep what they began with.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Drain(self, request, context):
+        """No new runs from now on; those that are accepted go on, and everything else answers. A restart undoes it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_NodeServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -205,6 +229,16 @@ def add_NodeServiceServicer_to_server(servicer, server):
                     request_deserializer=iop_dot_node_dot_v1_dot_node__pb2.GetNodeStatusRequest.FromString,
                     response_serializer=iop_dot_node_dot_v1_dot_node__pb2.GetNodeStatusResponse.SerializeToString,
             ),
+            'ReloadConfig': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReloadConfig,
+                    request_deserializer=iop_dot_node_dot_v1_dot_node__pb2.ReloadConfigRequest.FromString,
+                    response_serializer=iop_dot_node_dot_v1_dot_node__pb2.ReloadConfigResponse.SerializeToString,
+            ),
+            'Drain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Drain,
+                    request_deserializer=iop_dot_node_dot_v1_dot_node__pb2.DrainRequest.FromString,
+                    response_serializer=iop_dot_node_dot_v1_dot_node__pb2.DrainResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'iop.node.v1.NodeService', rpc_method_handlers)
@@ -215,7 +249,7 @@ def add_NodeServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class NodeService:
     """Names that later capabilities will use, kept free: SendInput, RespondPermission, TerminateSession, GetSession,
-    ListSessions, GetTranscript, Command, ListReadiness, ProbeReadiness, WatchNodeStatus, ReloadConfig, Drain;
+    ListSessions, GetTranscript, Command, ListReadiness, ProbeReadiness, WatchNodeStatus;
     RunRequest.parts (InputPart); Activity.permission_request; TaskService; WorkerService.
 
     """
@@ -453,6 +487,60 @@ class NodeService:
             '/iop.node.v1.NodeService/GetNodeStatus',
             iop_dot_node_dot_v1_dot_node__pb2.GetNodeStatusRequest.SerializeToString,
             iop_dot_node_dot_v1_dot_node__pb2.GetNodeStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReloadConfig(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/iop.node.v1.NodeService/ReloadConfig',
+            iop_dot_node_dot_v1_dot_node__pb2.ReloadConfigRequest.SerializeToString,
+            iop_dot_node_dot_v1_dot_node__pb2.ReloadConfigResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Drain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/iop.node.v1.NodeService/Drain',
+            iop_dot_node_dot_v1_dot_node__pb2.DrainRequest.SerializeToString,
+            iop_dot_node_dot_v1_dot_node__pb2.DrainResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,0 +1,90 @@
+"""Taking a changed configuration into service without a restart: all of it, or none.
+
+The catalog and the profiles are swapped as one snapshot; runs in flight keep the providers they began with. What cannot
+change while the node runs (where it listens, where its data is) is refused by name, and the last good settings stay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+
+from node.config import ConfigError, NodeConfig, load_config
+from providers.catalog.factory import build_providers
+from providers.catalog.loader import load_catalog, load_shipped
+from providers.cli.provider import CliProvider, Machinery
+from runtime.failure import InvalidRequest
+from runtime.provider import Provider
+from runtime.registry import Registry
+from runtime.runs import Runs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigSource:
+    """Where the settings came from, so that they can be read again."""
+
+    path: Path | None = None
+    listen: str = ""
+    data_dir: str = ""
+
+    def load(self) -> NodeConfig:
+        return load_config(self.path, listen=self.listen, data_dir=self.data_dir)
+
+
+def catalog_providers(config: NodeConfig, machinery: Machinery) -> list[CliProvider]:
+    """The providers that *config* asks for.
+
+    Raises:
+        CatalogInvalid: the catalog, or a profile of it, cannot be used.
+    """
+    catalog = load_shipped() if config.catalog is None else load_catalog(config.catalog)
+    return build_providers(catalog, config.profiles, machinery)
+
+
+class Reloader:
+    """Reloads one host. ``problem`` is why the last try was refused, empty when it was not."""
+
+    def __init__(
+        self, source: ConfigSource, config: NodeConfig, machinery: Machinery, registry: Registry, runs: Runs,
+        extra: list[tuple[str, Provider]],
+    ) -> None:  # fmt: skip
+        self._source, self._config, self._machinery = source, config, machinery
+        self._registry, self._runs, self._extra = registry, runs, extra
+        self._one_at_a_time = asyncio.Lock()
+        self.problem = ""
+
+    async def reload(self) -> int:
+        """Read the configuration again and take it into service; the number of the new generation.
+
+        Raises:
+            FailureError: it cannot be used; the one before stays in service.
+        """
+        async with self._one_at_a_time:
+            try:
+                version = await self._swap()
+            except Exception as error:
+                self.problem = f"the last reload was refused: {error}"
+                raise
+            self.problem = ""
+            return version
+
+    async def _swap(self) -> int:
+        try:
+            config = await asyncio.to_thread(self._source.load)
+        except ConfigError as error:
+            raise InvalidRequest(str(error), field="config") from error
+        for name, now, wanted in (
+            ("listen", self._config.listen, config.listen),
+            ("data_dir", self._config.runtime.data_dir, config.runtime.data_dir),
+            ("node_id", self._config.node_id, config.node_id),
+        ):
+            if now != wanted:
+                raise InvalidRequest(
+                    f"{name} cannot change from {now} to {wanted} while the node runs; restart it", field=name
+                )
+        providers = await asyncio.to_thread(catalog_providers, config, self._machinery)
+        snapshot = await self._registry.replace([*(("cli", provider) for provider in providers), *self._extra])
+        self._runs.reconfigure(config.runtime)
+        self._config = config
+        return snapshot.version
