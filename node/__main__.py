@@ -16,6 +16,10 @@ def main() -> int:
         from node.serve import main as serve
 
         return serve(sys.argv[2:])
+    if sys.argv[1:2] == ["supervise"]:
+        from node.supervise import main as supervise
+
+        return supervise(sys.argv[2:])
     from node.commands.app import main as command
 
     return command(sys.argv[1:])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -34,6 +35,8 @@ def main(argv: Sequence[str]) -> int:
         return _refuse(str(error), EXIT_USAGE)
     if sys.platform != "linux":
         return _refuse("iop-node serves on Linux only; use a Linux machine, or WSL2", EXIT_FAILED)
+    if os.getpid() == 1 and not arguments.as_pid_1:
+        return _refuse("as process 1 of a container use iop-node supervise, which reaps; or say --as-pid-1", EXIT_USAGE)
     return asyncio.run(_serve(config, source))
 
 
@@ -88,5 +91,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--data-dir", default="", metavar="DIR", help="where runs are kept (default ~/.local/state/iop-node)"
     )
+    parser.add_argument("--as-pid-1", action="store_true", help="serve even as process 1, which has to reap")
     parser.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
     return parser

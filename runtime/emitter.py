@@ -26,7 +26,7 @@ from runtime.events import (
     start,
 )
 from runtime.failure import Failure, FailureCode, FailureError, failure_from_exception
-from runtime.provider import Provider, RunContext, Stop, StopReason
+from runtime.provider import Position, Provider, RunContext, Stop, StopReason
 from runtime.types import ExecutionSpec
 
 log = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class Emitter:
     """The sink a provider reports to. One per run and host process; used on one loop.
 
     Output that the journal already holds (``ctx.recorded``) is recognised by its position and passed over, so a provider
-    may report a run again from its beginning. Positions are counted after splitting: equal output gives equal positions.
+    may report a run again from its beginning.
     """
 
     def __init__(
@@ -89,7 +89,6 @@ class Emitter:
         self._sequence, self._time_ns, self._started = before.last_sequence, before.last_time_ns, before.has_started
         self._sink_timeout_s, self._clock = sink_timeout_s, clock
         self._skip_through = ctx.recorded
-        self._line_offset, self._line_index = -1, -1
         self.suppressed = 0
         self.has_ended = False
         self.sink_error: BaseException | None = None
@@ -121,12 +120,12 @@ class Emitter:
             self.suppressed += 1  # after a batch that was not taken, what follows would hide the hole
             return
         if kind in _DELTAS:
-            for text in split_text(draft.text):
-                self._append(draft, kind, text, now, events)
+            for piece, text in enumerate(split_text(draft.text)):
+                self._append(draft, kind, text, piece, now, events)
         elif kind is EventType.START:
             self._begin(draft, now, events)
         elif kind is EventType.ACTIVITY:
-            self._append(draft, kind, "", now, events)
+            self._append(draft, kind, "", 0, now, events)
         elif kind in TERMINAL:
             self._end(draft, now, events)
         else:
@@ -139,29 +138,23 @@ class Emitter:
         self._started = True
         events.append(self._stamp(draft, EventType.START, now))
 
-    def _append(self, draft: Draft, kind: EventType, text: str, now: int, events: list[RuntimeEvent]) -> None:
-        index = self._place(draft.offset)
-        if draft.offset >= 0 and (draft.offset, index) <= (self._skip_through.offset, self._skip_through.index):
+    def _append(
+        self, draft: Draft, kind: EventType, text: str, piece: int, now: int, events: list[RuntimeEvent]
+    ) -> None:
+        offset = draft.offset
+        if 0 <= offset <= self._skip_through.offset and Position(offset, draft.index, piece) <= self._skip_through:
             return
         if not self._started:
             self._begin(start(), now, events)
         self._sequence += 1
-        metadata = {**draft.metadata, RECOVERED: "true"} if self._recovered and draft.offset < 0 else draft.metadata
+        metadata = {**draft.metadata, RECOVERED: "true"} if self._recovered and offset < 0 else draft.metadata
         events.append(
             RuntimeEvent(
                 run_id=self._spec.run_id, type=kind, sequence=self._sequence, time_ns=now, delta=text, usage=draft.usage,
                 activity=draft.activity, metadata=metadata, session_id=self._session_id,
-                background=self._spec.background, offset=draft.offset, index=index if draft.offset >= 0 else 0,
+                background=self._spec.background, offset=offset, index=draft.index, piece=piece,
             )
         )  # fmt: skip
-
-    def _place(self, offset: int) -> int:
-        """The index of the next event of the line that ends at *offset*."""
-        if offset < 0:
-            return 0
-        self._line_index = self._line_index + 1 if offset == self._line_offset else 0
-        self._line_offset = offset
-        return self._line_index
 
     def _end(self, draft: Draft, now: int, events: list[RuntimeEvent]) -> None:
         stop = self._ctx.stop

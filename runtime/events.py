@@ -143,7 +143,10 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
 
 
 class RuntimeEvent(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
-    """One event of one run. ``sequence`` counts 1, 2, 3 … over all types of the run; ``time_ns`` is UTC epoch time."""
+    """One event of one run. ``sequence`` counts 1, 2, 3 … over all types of the run; ``time_ns`` is UTC epoch time.
+
+    ``offset`` and ``index`` are the draft's; ``piece`` counts the parts of a delta that was too large for one event.
+    """
 
     run_id: str
     type: EventType
@@ -160,6 +163,7 @@ class RuntimeEvent(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, kw
     background: bool = False
     offset: int = -1
     index: int = 0
+    piece: int = 0
 
     @property
     def timestamp(self) -> datetime:

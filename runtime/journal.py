@@ -123,7 +123,7 @@ def _last_position(fd: int, end: int) -> Position:
         begin = _last_line_end(fd, end - 1)
         event = _decode(os.pread(fd, end - 1 - begin, begin))
         if event is not None and event.offset >= 0:
-            return Position(event.offset, event.index)
+            return Position(event.offset, event.index, event.piece)
         end = begin
     return START
 

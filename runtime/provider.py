@@ -48,10 +48,11 @@ class Stop:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
-    """A place in a run's raw output: end offset of a line in bytes, and an index within that line."""
+    """A place in a run's raw output: end offset of a line in bytes, an index within that line, a piece of that."""
 
     offset: int = 0
     index: int = -1
+    piece: int = 0
 
 
 class SessionSlot(Protocol):

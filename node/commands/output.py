@@ -84,7 +84,7 @@ def event_to_json(event: RuntimeEvent) -> dict[str, Any]:
     """The event as programs see it: absent is left out, time is ISO 8601 in UTC."""
     fields: dict[str, Any] = msgspec.to_builtins(event, enc_hook=_plain)
     fields["timestamp"] = event.timestamp.isoformat()
-    for private in ("time_ns", "offset", "index"):
+    for private in ("time_ns", "offset", "index", "piece"):
         fields.pop(private, None)
     return fields
 

@@ -172,9 +172,14 @@ class AuthProbe(_Strict):
 
 
 class ModelProbe(_Probe):
-    """Lists the models the CLI can use, one a line. ``strip`` is removed from the beginning of each line."""
+    """Lists the models the CLI can use, one a line; a profile's target must equal a whole line.
+
+    ``strip: bullet`` removes a list mark from the beginning of each line; with ``until_blank`` the list ends at the first
+    empty line, and what follows is no model.
+    """
 
     strip: Literal["bullet"] | None = None
+    until_blank: Annotated[bool, Field(strict=True)] = False
 
 
 class StatusProbe(_Probe):

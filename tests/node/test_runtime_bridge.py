@@ -452,7 +452,7 @@ def test_an_event_arrives_as_it_was_sent(what: RuntimeEvent) -> None:
 @pytest.mark.req("NB-02")
 def test_no_field_of_the_event_is_left_behind() -> None:
     of_the_stream = {"node_id", "previous_sequence"}
-    of_the_journal = {"offset", "index"}
+    of_the_journal = {"offset", "index", "piece"}
     runtime = {"timestamp" if name == "time_ns" else name for name in RuntimeEvent.__struct_fields__}
 
     assert {f.name for f in node_pb2.RunEvent.DESCRIPTOR.fields} - of_the_stream == runtime - of_the_journal

@@ -50,6 +50,23 @@ def text(events: Sequence[RuntimeEvent]) -> str:
     return "".join(event.delta for event in events if event.type == "delta")
 
 
+def told(events: Sequence[RuntimeEvent]) -> list[tuple[str, str, str]]:
+    """What *events* say, the same for every reader: pieces of one message count as one, since a reader that is behind
+    gets them merged.
+    """
+    found: list[tuple[str, str, str]] = []
+    last = ""
+    for event in events:
+        key = f"{event.type.value} {event.metadata.get('message_id', '')}"
+        if event.delta and key == last:
+            found[-1] = (event.type.value, found[-1][1] + event.delta, "")
+        else:
+            said = event.delta or event.message or event.error
+            found.append((event.type.value, said, event.failure.code if event.failure else ""))
+        last = key
+    return found
+
+
 def ending(event: RuntimeEvent) -> tuple[str, str]:
     """How a run ended: the terminal's type, and the failure's code or else the message."""
     return event.type.value, event.failure.code if event.failure else event.message

@@ -1,0 +1,180 @@
+"""One short question to a CLI: a child of its own, bounded in time and output, of which nothing stays.
+
+A probe is a run like any other to the keeper, in a private directory below the data directory: the CLI finds an empty
+working directory of its own, whatever became of the one where the host was started, an empty input and no terminal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from providers.cli.run_files import STDERR, STDIN, STDOUT, create_output
+from providers.keeper.client import (
+    Keeper,
+    KeeperUnavailable,
+    SpawnFailed,
+    SpawnRequest,
+    WardenLink,
+    clear_append_only,
+    end_orphans,
+)
+from runtime.cancellation import to_the_end
+from runtime.clock import boot_time_s
+from runtime.keys import new_ulid
+
+OUTPUT_LIMIT_BYTES = 1 << 20
+"""A version, a login state, a list of models; what prints more is not answering."""
+AT_ONCE = 32
+STOP_GRACE_S = 0.3
+_GONE_S = 5.0
+_BACKSTOP_S = 2.0  # the warden's own deadline, should this process die meanwhile
+
+
+class Ended(StrEnum):
+    """How a probe ended."""
+
+    EXITED = "exited"
+    TIMED_OUT = "timed_out"
+    TOO_MUCH_OUTPUT = "too_much_output"
+    NOT_STARTED = "not_started"
+    STOPPED = "stopped"
+    """By us, or nobody can tell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeOutput:
+    """What a CLI answered. ``code`` is None unless it exited by itself, then negative for a signal."""
+
+    ended: Ended
+    code: int | None = None
+    stdout: bytes = b""
+    stderr: bytes = b""
+    detail: str = ""
+
+    @property
+    def has_succeeded(self) -> bool:
+        return self.ended is Ended.EXITED and self.code == 0
+
+
+class Prober:
+    """Runs probes of one host; any number of calls may be under way."""
+
+    def __init__(self, keeper: Keeper, root: Path) -> None:
+        """*root* is this host's own, 0700; what an earlier host left in it is removed by :meth:`sweep`."""
+        self._keeper, self._root = keeper, root
+        self._slots = asyncio.Semaphore(AT_ONCE)
+
+    async def run(
+        self, argv: Sequence[str], *, env: Mapping[str, str], timeout_s: float, stdin: bytes = b""
+    ) -> ProbeOutput:
+        """Ask once. When this returns, or raises because it was cancelled, no process of the probe is left."""
+        async with self._slots:
+            stop = asyncio.Event()
+            work = asyncio.create_task(self._run(argv, env, timeout_s, stdin, stop), name=f"probe {argv[0]}")
+            try:
+                return await asyncio.shield(work)
+            except asyncio.CancelledError:
+                stop.set()
+                await to_the_end(_settled(work))
+                raise
+
+    async def sweep(self) -> None:
+        """End and remove what an earlier host's probes left; their own deadlines bound them too."""
+        for directory in sorted(self._root.iterdir()) if self._root.is_dir() else []:
+            try:
+                if (link := await self._keeper.adopt(directory)) is not None:
+                    await _end(link, "stopped")
+            except KeeperUnavailable:
+                continue
+            await asyncio.to_thread(end_orphans, directory.name)
+            await asyncio.to_thread(_remove, directory)
+
+    async def _run(
+        self, argv: Sequence[str], env: Mapping[str, str], timeout_s: float, stdin: bytes, stop: asyncio.Event
+    ) -> ProbeOutput:
+        directory = self._root / new_ulid()
+        (directory / "cwd").mkdir(mode=0o700, parents=True)
+        try:
+            link = await self._spawn(directory, argv, env, timeout_s, stdin)
+            ended = await _follow(link, timeout_s, stop)
+            return await asyncio.to_thread(_read, directory, link, ended)
+        except SpawnFailed as failed:
+            return ProbeOutput(ended=Ended.NOT_STARTED, detail=f"{failed.stage}: {os.strerror(failed.errno)}")
+        except (KeeperUnavailable, OSError) as error:
+            return ProbeOutput(ended=Ended.NOT_STARTED, detail=str(error))
+        finally:
+            await asyncio.to_thread(_remove, directory)
+
+    async def _spawn(
+        self, directory: Path, argv: Sequence[str], env: Mapping[str, str], timeout_s: float, stdin: bytes
+    ) -> WardenLink:
+        os.chmod(directory, 0o700)
+        (directory / STDIN).write_bytes(stdin)
+        stdin_fd, stdout_fd = os.open(directory / STDIN, os.O_RDONLY | os.O_CLOEXEC), create_output(directory)
+        try:
+            return await self._keeper.spawn(
+                SpawnRequest(
+                    directory=directory, argv=tuple(argv), cwd=str(directory / "cwd"), env=env, marker=directory.name,
+                    stdin_fd=stdin_fd, stdout_fd=stdout_fd, output_bytes=OUTPUT_LIMIT_BYTES,
+                    deadline_boot_s=boot_time_s() + timeout_s + _BACKSTOP_S,
+                )
+            )  # fmt: skip
+        finally:
+            os.close(stdin_fd)
+            os.close(stdout_fd)
+
+
+async def _follow(link: WardenLink, timeout_s: float, stop: asyncio.Event) -> Ended:
+    """Wait for the end of the whole tree; make one when the time is over or somebody asks for it."""
+    waits = [asyncio.create_task(link.wait_gone(timeout_s)), asyncio.create_task(stop.wait())]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        if not link.is_over and link.exit is None:
+            ended = Ended.STOPPED if stop.is_set() else Ended.TIMED_OUT
+            await _end(link, "cancelled" if stop.is_set() else "deadline")
+            return ended
+        if not link.is_over:  # it has answered; what it left behind is being ended
+            await link.wait_gone(_GONE_S)
+        return Ended.TOO_MUCH_OUTPUT if link.limit is not None else Ended.EXITED if link.exit else Ended.STOPPED
+    finally:
+        for wait in waits:
+            wait.cancel()
+        if link.lost:
+            await asyncio.to_thread(end_orphans, link.directory.name)
+        await link.close()
+
+
+async def _end(link: WardenLink, reason: str) -> None:
+    link.stop(steps=("term",), grace_s=STOP_GRACE_S, reason=reason)
+    await link.wait_gone(_GONE_S)
+
+
+def _read(directory: Path, link: WardenLink, ended: Ended) -> ProbeOutput:
+    code = None
+    if ended is Ended.EXITED and link.exit is not None:
+        code = link.exit.code if link.exit.code is not None else -(link.exit.signal or 0)
+    return ProbeOutput(ended=ended, code=code, stdout=_head(directory / STDOUT), stderr=_head(directory / STDERR))
+
+
+def _head(path: Path) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read(OUTPUT_LIMIT_BYTES)
+    except OSError:
+        return b""
+
+
+def _remove(directory: Path) -> None:
+    if (directory / STDOUT).exists():
+        clear_append_only(directory / STDOUT)
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+async def _settled(work: asyncio.Task[ProbeOutput]) -> None:
+    await asyncio.wait([work])
