@@ -13,27 +13,33 @@ from bench import proc
 from bench.catalog import QUICK, quick_answer
 from bench.client import ask, percentile
 from bench.options import Options
-from bench.pairs import compare, in_turn
+from bench.pairs import Cells, compare, in_turn
 from bench.report import Row
-from bench.servers import node, place, stop
+from bench.servers import Server, node, place, stop
 
 
 def start(options: Options) -> list[Row]:
     """From dispatch to the first delta, one run at a time, over the same child without a server."""
     tries = 60 if options.quick else 200
+    bare: list[tuple[float, float]] = []
+
+    def measure(server: Server) -> Cells:
+        bare.append(_bare(answer, tries))
+        return {"": ask("start", server, tries=tries, input=answer)}
+
     with tempfile.TemporaryDirectory() as directory:
         answer = str(quick_answer(Path(directory)))
-        bare = _bare(answer, tries)
-        pairs = in_turn(1 if options.quick else 3, lambda server: {"": ask("start", server, tries=tries, input=answer)})
+        pairs = in_turn(1 if options.quick else 3, measure)
+    own = statistics.median(p50 for p50, _ in bare)
     rows = [
-        Row(name="bare child to its first byte, p50", unit="ms", value=bare[0]),
-        Row(name="bare child to its first byte, p99", unit="ms", value=bare[1]),
+        Row(name="bare child to its first byte, p50", unit="ms", value=own),
+        Row(name="bare child to its first byte, p99", unit="ms", value=statistics.median(p99 for _, p99 in bare)),
     ]
-    for key, own, bound in (("p50_ms", bare[0], 8.0), ("p99_ms", bare[1], 12.0)):
-        floor, node_ms, _, _ = compare(pairs, "", key)
-        note = f"{node_ms:.1f} in all; floor {floor:.1f} in all"
-        name = f"dispatch to first delta, over the bare child, {key[:3]}"
-        rows.append(Row(name=name, unit="ms", value=node_ms - own, at_most=bound, note=note))
+    for key, bound in (("p50_ms", 8.0), ("p99_ms", 12.0)):
+        floor, found, _, _ = compare(pairs, "", key)
+        note = f"{found:.1f} in all; floor {floor:.1f} in all"
+        name = f"dispatch to first delta, over the bare child's p50, {key[:3]}"
+        rows.append(Row(name=name, unit="ms", value=found - own, at_most=bound, note=note))
     return rows
 
 

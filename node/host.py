@@ -6,6 +6,7 @@ It speaks no gRPC, so that any front door can stand before it: the node's server
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import resource
 import sqlite3
@@ -21,7 +22,14 @@ from node.reload import ConfigSource, Reloader, catalog_providers
 from providers.cli.provider import Machinery
 from providers.cli.run_files import STDOUT
 from providers.cli.tail import Tail, open_tail
-from providers.keeper.client import Keeper, clear_append_only, end_orphans, open_keeper
+from providers.keeper.client import (
+    Keeper,
+    clear_append_only,
+    end_orphans,
+    living_markers,
+    lock_is_held,
+    open_keeper,
+)
 from runtime.index import Index, open_index
 from runtime.keys import new_ulid
 from runtime.provider import Provider
@@ -30,6 +38,9 @@ from runtime.registry import Registry
 from runtime.retention import keep_sweeping
 from runtime.runs import Runs, open_runs
 from runtime.storage import open_storage
+from runtime.types import RUN_ID
+
+log = logging.getLogger(__name__)
 
 OPEN_FILES = 65_536  # two per run, one per attached stream
 
@@ -76,7 +87,7 @@ async def open_host(
         providers = await asyncio.to_thread(catalog_providers, config, machinery)
         await registry.replace([*(("cli", provider) for provider in providers), *(extra or [])])
         runs = await stack.enter_async_context(open_runs(config.runtime, storage, index, registry))
-        recovery = _task(stack, recover(runs, _Leftovers(keeper).end), "recovery")
+        recovery = _task(stack, _recover(runs, _Leftovers(keeper, runs)), "recovery")
         _task(stack, keep_sweeping(runs), "retention")
         reloader = Reloader(source or ConfigSource(), config, machinery, registry, runs, extra or [])
         yield Host(
@@ -85,11 +96,28 @@ async def open_host(
         )  # fmt: skip
 
 
+async def _recover(runs: Runs, leftovers: _Leftovers) -> None:
+    await recover(runs, leftovers.end)
+    await leftovers.end_strays()
+
+
 class _Leftovers:
     """Ends what an earlier host left of a run that nobody will go on with."""
 
-    def __init__(self, keeper: Keeper) -> None:
-        self._keeper = keeper
+    def __init__(self, keeper: Keeper, runs: Runs) -> None:
+        self._keeper, self._runs = keeper, runs
+
+    async def end_strays(self) -> None:
+        """End processes of runs that are over: they carry the key of a run of ours, and no warden watches them.
+
+        What carries no such key is not provably ours, and is never touched.
+        """
+        live = {run.record.ulid for run in self._runs.live.values()}
+        for marker in await asyncio.to_thread(living_markers) - live:
+            directory = self._runs.storage.run_directory(marker)
+            if RUN_ID.fullmatch(marker) and directory.is_dir() and not lock_is_held(directory):
+                ended = await asyncio.to_thread(end_orphans, marker)
+                log.warning("ended strays of a run that is over", extra={"run": marker, "ended": ended.ended})
 
     async def end(self, directory: Path, ulid: str) -> None:
         """Stop the run's warden if it lives, else end what carries the run's marker; bounded."""

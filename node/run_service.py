@@ -25,6 +25,7 @@ from runtime.keys import new_ulid
 from runtime.provider import Describer
 from runtime.readers import Reader
 from runtime.records import RunRecord
+from runtime.runs import SUPPRESSED
 
 RUN_ID_HEADER = "iop-run-id"
 CHUNK_BYTES = 256 * 1024
@@ -109,7 +110,9 @@ class RunService:
 
     def _explain(self, record: RunRecord) -> dict[str, str]:
         describer = self._describer(record)
-        return {} if describer is None else describer.explain(self._directory(record))
+        facts = {} if describer is None else describer.explain(self._directory(record))
+        suppressed = self._directory(record) / SUPPRESSED
+        return facts | ({"suppressed": suppressed.read_text()} if suppressed.is_file() else {})
 
     def _files(self, record: RunRecord) -> dict[str, Path]:
         describer = self._describer(record)

@@ -299,7 +299,7 @@ class EventEncoder:
     one message that is used again and again. Together that is a fraction of building a message per event.
     """
 
-    __slots__ = ("_constants", "_node_id", "_previous", "_timestamp", "_varying")
+    __slots__ = ("_constants", "_node_id", "_previous", "_time_ns", "_timestamp", "_varying")
 
     def __init__(self, *, node_id: str, after_sequence: int = 0) -> None:
         """*after_sequence* is where the reader stands; it is the first event's ``previous_sequence``."""
@@ -308,6 +308,7 @@ class EventEncoder:
         self._constants: dict[EventType, _Constants] = {}
         self._varying = node_pb2.RunEvent()
         self._timestamp = self._varying.timestamp
+        self._time_ns = -1  # what the timestamp says; no event has this time
 
     def encode(self, event: RuntimeEvent) -> list[bytes]:
         """*event* as encoded ``RunEvent`` messages, ready to be written in this order.
@@ -338,7 +339,9 @@ class EventEncoder:
         varying.delta = event.delta
         varying.sequence = event.sequence
         varying.previous_sequence = self._previous
-        self._timestamp.seconds, self._timestamp.nanos = divmod(event.time_ns, NS_PER_S)
+        if event.time_ns != self._time_ns:  # the events of one read have one time
+            self._time_ns = event.time_ns
+            self._timestamp.seconds, self._timestamp.nanos = divmod(event.time_ns, NS_PER_S)
         encoded: bytes = constants.encoded + varying.SerializeToString()
         return encoded if _is_plain_delta(event) else encoded + _seldom(event)
 

@@ -18,7 +18,7 @@ from runtime.emitter import Emitter, Resumption
 from runtime.events import error
 from runtime.failure import Failure, FailureCode, FailureError
 from runtime.feed import Feed
-from runtime.provider import Stop, StopReason
+from runtime.provider import Describer, Stop, StopReason
 from runtime.records import RunRecord, RunState
 from runtime.registry import Lease
 from runtime.run import LiveRun, read_cancel
@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 
 BOOT_GAP = 1 << 20
 """After a reboot events of the page cache may be gone: numbering resumes this far above, so none is used twice."""
+LARGE_BYTES = 16 << 20
+"""A run with more output than this is read again while the node serves already; its readers wait, the others do not."""
 CATCH_UP_S = 60.0
 """How long serving waits for one adopted run to be read up to its present."""
 
@@ -48,11 +50,21 @@ async def recover(runs: Runs, end_leftovers: EndLeftovers) -> None:
         except Exception:
             log.exception("run could not be recovered", extra={"run_id": record.run_id})
         await asyncio.sleep(0)
-    await asyncio.gather(*(_caught_up(run) for run in taken_up))
+    large = [run for run in taken_up if _raw_bytes(run) > LARGE_BYTES]
+    await asyncio.gather(*(_caught_up(run) for run in taken_up if run not in large))
     runs.recovered.set()
+    for run in large:
+        runs.in_background(_caught_up(run), name="catch up")
     for run in taken_up:
         run.start_grace(runs.config.foreground_grace_s, partial(runs.abandon, run))
     log.info("recovery complete", extra={"taken_up": len(taken_up)})
+
+
+def _raw_bytes(run: LiveRun) -> int:
+    """How much output the run's provider has to read again."""
+    provider = None if run.lease is None else run.lease.provider
+    files: dict[str, Path] = provider.artifacts(run.directory) if isinstance(provider, Describer) else {}
+    return sum(path.stat().st_size for path in files.values())
 
 
 async def _caught_up(run: LiveRun) -> None:

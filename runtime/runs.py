@@ -40,6 +40,8 @@ log = logging.getLogger(__name__)
 
 CANCEL_REPORT_S = 3.0
 """How long beyond the grace a cancel call waits to tell the outcome."""
+SUPPRESSED = "suppressed"
+"""File in a run's directory: how many events of its provider did not fit the grammar and were shown to nobody."""
 PREVIOUS_TURN_S = 5.0
 """How long a turn waits for what is left of the one before it on its session."""
 
@@ -292,6 +294,8 @@ class Runs:
         is_kept = self.config.keep_raw.keeps(is_complete=run.record.state is RunState.COMPLETE)
         if run.lease is not None and isinstance(run.lease.provider, Describer) and not is_kept:
             self.storage.remove_files(run.directory, run.lease.provider.artifacts(run.directory).values())
+        if run.emitter is not None and run.emitter.suppressed:
+            (run.directory / SUPPRESSED).write_text(str(run.emitter.suppressed), encoding="ascii")
         return self.storage.size_bytes(run.directory)
 
     # -- follow -----------------------------------------------------------------------------------------------------

@@ -71,7 +71,7 @@ class Prober:
         self._slots = asyncio.Semaphore(AT_ONCE)
 
     async def run(
-        self, argv: Sequence[str], *, env: Mapping[str, str], timeout_s: float, stdin: bytes = b""
+        self, argv: tuple[str, ...], *, env: Mapping[str, str], timeout_s: float, stdin: bytes = b""
     ) -> ProbeOutput:
         """Ask once. When this returns, or raises because it was cancelled, no process of the probe is left."""
         async with self._slots:

@@ -18,6 +18,8 @@ class Profile:
     """
 
     id: str
+    provider_id: str = ""
+    model_id: str = ""
     command: tuple[str, ...]
     dialect: str
     native: tuple[str, ...] = ()

@@ -23,7 +23,7 @@ from pathlib import Path
 from providers.keeper.home import install, other_homes
 from providers.keeper.keeper_connection import KeeperConnection, KeeperUnavailable, connect_or_start, retire
 from providers.keeper.kernel import clear_append_only
-from providers.keeper.orphans import OrphansEnded, end_orphans
+from providers.keeper.orphans import OrphansEnded, end_orphans, living_markers
 from providers.keeper.protocol import Frame, Kind, SpawnOrder
 from providers.keeper.records import ExitRecord, Owner, lock_is_held, read_exit, read_owner, tree_was_proven_gone
 from providers.keeper.warden_link import WardenLink, connect_to_ctl
@@ -39,6 +39,7 @@ __all__ = [
     "WardenLink",
     "clear_append_only",
     "end_orphans",
+    "living_markers",
     "lock_is_held",
     "open_keeper",
     "read_exit",

@@ -53,6 +53,20 @@ def end_orphans(marker: str, *, exclude: Collection[int] = ()) -> OrphansEnded:
     return OrphansEnded(ended=len(killed - left), left=len(left), refused=len(search.refused))
 
 
+def living_markers() -> set[str]:
+    """The markers that living processes carry, as far as this process may look. Call it in a thread."""
+    prefix = f"{MARKER_VARIABLE}=".encode()
+    found: set[str] = set()
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/environ", "rb") as environ:
+                entries = environ.read().split(b"\0")
+        except OSError:
+            continue  # another user's, or it has ended
+        found |= {os.fsdecode(entry.removeprefix(prefix)) for entry in entries if entry.startswith(prefix)}
+    return found
+
+
 class _Search:
     def __init__(self, marker: str, spared: frozenset[int]) -> None:
         self._entry = f"{MARKER_VARIABLE}={marker}".encode()

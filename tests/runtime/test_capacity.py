@@ -66,3 +66,72 @@ def test_a_run_of_an_earlier_host_goes_on_beyond_the_limit() -> None:
 
     assert capacity.in_use == 0
     capacity.take(adapter="a", target="t", target_limit=0)
+
+
+# --- the queue
+
+
+def queue(limit: int = 1, *, places: int = 9) -> Capacity:
+    return Capacity(limit, queue_limit=places)
+
+
+def test_a_run_waits_for_a_slot_in_its_place() -> None:
+    capacity = queue()
+    tickets = [capacity.take(adapter="a", target="t", target_limit=0) for _ in range(3)]
+
+    assert [ticket.granted.is_set() for ticket in tickets] == [True, False, False]
+    assert [ticket.position for ticket in tickets] == [0, 1, 2]
+    assert (capacity.in_use, capacity.waiting) == (1, 2)
+
+
+@pytest.mark.req("NB-15")
+def test_a_slot_that_is_given_back_goes_to_the_next_at_once() -> None:
+    capacity = queue()
+    first, second, third = (capacity.take(adapter="a", target="t", target_limit=0) for _ in range(3))
+
+    first.release()
+    first.release()
+
+    assert (second.granted.is_set(), third.granted.is_set(), capacity.in_use) == (True, False, 1)
+
+
+def test_a_place_that_is_given_back_costs_no_slot() -> None:
+    capacity = queue()
+    held, waiting, last = (capacity.take(adapter="a", target="t", target_limit=0) for _ in range(3))
+
+    waiting.release()
+    waiting.release()
+    held.release()
+
+    assert (last.granted.is_set(), last.position, capacity.in_use, capacity.waiting) == (True, 0, 1, 0)
+
+
+def test_a_full_queue_refuses_and_says_so() -> None:
+    capacity = queue(places=1)
+    for _ in range(2):
+        capacity.take(adapter="a", target="t", target_limit=0)
+
+    with pytest.raises(CapacityExhausted, match="all 1 execution slots of this node are in use and 1 more wait"):
+        capacity.take(adapter="a", target="t", target_limit=0)
+
+
+def test_a_target_at_its_own_limit_holds_back_only_its_own() -> None:
+    capacity = queue(2)
+    first = capacity.take(adapter="a", target="narrow", target_limit=1)
+    waits = capacity.take(adapter="a", target="narrow", target_limit=1)
+
+    passes = capacity.take(adapter="a", target="wide", target_limit=0)
+    first.release()
+
+    assert (passes.granted.is_set(), waits.granted.is_set()) == (True, True)
+
+
+def test_a_run_that_had_begun_does_not_queue_after_a_restart_and_another_does() -> None:
+    capacity = queue()
+
+    begun = capacity.take_regardless(adapter="a", target="t")
+    accepted = capacity.take_regardless(adapter="a", target="t", has_begun=False)
+
+    assert (begun.granted.is_set(), accepted.granted.is_set()) == (True, False)
+    begun.release()
+    assert accepted.granted.is_set()

@@ -131,14 +131,17 @@ def test_tombstones_go_after_their_time(connection: sqlite3.Connection) -> None:
     assert [records.find("local", f"run-{u}")(connection) is None for u in ("01A", "01B", "01C")] == [True, False, False]
 
 
-def test_what_ended_before_a_moment_comes_oldest_first_and_bounded(connection: sqlite3.Connection) -> None:
+def test_what_ended_and_is_not_buried_comes_last_ended_first(connection: sqlite3.Connection) -> None:
     stored(connection, *(record(f"01{n}") for n in range(4)))
     for n in range(3):
-        records.finish(f"01{n}", state=RunState.ERROR, ended_ns=10 + n, failure=None, recovered=False)(connection)
+        records.finish(
+            f"01{n}", state=RunState.ERROR, ended_ns=10 + n, failure=None, recovered=False, size_bytes=100 * n
+        )(connection)
     records.bury("010", 50)(connection)
 
-    assert records.ended_before(12)(connection) == ["011"]
-    assert records.ended_before(99, limit=1)(connection) == ["011"]
+    assert [(found.ulid, found.ended_ns, found.size_bytes) for found in records.ended(connection)] == [
+        ("012", 12, 200), ("011", 11, 100),
+    ]  # fmt: skip
 
 
 def test_the_boot_under_which_a_run_goes_on_is_noted(connection: sqlite3.Connection) -> None:

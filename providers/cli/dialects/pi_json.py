@@ -39,8 +39,9 @@ _PIECES = {"text_delta": EventType.DELTA, "thinking_delta": EventType.REASONING_
 _BLOCKS = {"text": EventType.DELTA, "thinking": EventType.REASONING_DELTA}
 _BAD = frozenset({"error", "aborted"})
 _ORDINARY = frozenset({"", "stop"})
+_BARE = frozenset({"agent_start", "agent_end"})  # their name says it all
 _QUIET = frozenset(
-    {"agent_start", "turn_start", "turn_end", "message_update", "tool_execution_update", "compaction_start"}
+    {"turn_start", "turn_end", "message_update", "tool_execution_update", "compaction_start"}
     | {"queue_update", "session_info_changed", "thinking_level_changed"}
 )
 _TOKENS = {
@@ -121,6 +122,7 @@ class PiDecoder:
         self._cost = 0.0
         self._events: dict[str, Callable[[_Event, Found], None]] = {
             "session": self._session,
+            "agent_start": self._agent_start,
             "agent_end": self._agent_end,
             "message_start": self._message_start,
             "message_end": self._message_end,
@@ -144,8 +146,8 @@ class PiDecoder:
             head = _decode_head(line.data)
             if head.type == "message_update" and not self._has_ended:
                 return self._piece(head.said, line.end)
-            needs_no_more = head.type in _QUIET or head.type == "agent_end" or head.type not in self._events
-            event = _Event(type=head.type) if needs_no_more else _decode_event(line.data)
+            is_bare = head.type in _BARE or head.type not in self._events
+            event = _Event(type=head.type) if is_bare else _decode_event(line.data)
         except (msgspec.MsgspecError, RecursionError):
             return self._recovered(line)
         found = Found(line.end)
@@ -178,11 +180,8 @@ class PiDecoder:
         if self._has_ended:
             found.noise("after_terminal", event.type or "an event without type")
         elif handler:
-            self._is_idle = False
             handler(event, found)
-        elif event.type in _QUIET:
-            self._is_idle = False
-        else:
+        elif event.type not in _QUIET:
             found.noise("unknown_type", event.type or "an event without type")
 
     def _recovered(self, line: Line) -> Found:
@@ -230,6 +229,9 @@ class PiDecoder:
             if (what := _BLOCKS.get(kind)) and what not in self._streamed:
                 found.text(what, fields.text(block, kind), self._metadata[MESSAGE_ID])
 
+    def _agent_start(self, event: _Event, found: Found) -> None:
+        self._is_idle = False
+
     def _agent_end(self, event: _Event, found: Found) -> None:
         self._is_idle = True
         self._has_ended = self._last is not None and self._last.stop_reason not in _BAD
@@ -246,6 +248,7 @@ class PiDecoder:
         found.activity(ToolResult(call_id=call_id, output=bounded(output), is_error=event.is_error))
 
     def _retry(self, event: _Event, found: Found) -> None:
+        self._is_idle = False
         wait = f", again in {event.delay_ms / 1000:.1f} s" if event.delay_ms else ""
         attempt = f"attempt {event.attempt} of {event.max_attempts}"
         message = bounded(f"{attempt} after {event.error_message}{wait}")
