@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from node.pb import node_pb2
 from node.runtime_bridge import failure_to_wire, timestamp_to_wire
+from runtime.conversations import Utterance
 from runtime.records import RunRecord, RunState
 from runtime.runs import CancelReceipt
+from runtime.sessions import Session
 from runtime.types import Capabilities
 
 _STATES = {
@@ -93,3 +95,33 @@ def reload_to_wire(generation: int) -> node_pb2.ReloadConfigResponse:
 
 def drain_to_wire(active_runs: int) -> node_pb2.DrainResponse:
     return node_pb2.DrainResponse(active_runs=active_runs)
+
+
+def session_to_wire(session: Session, run_id: str) -> node_pb2.SessionInfo:
+    """One session; *run_id* is its active run's, empty when it has none."""
+    state = node_pb2.SESSION_STATE_ACTIVE if run_id else node_pb2.SESSION_STATE_IDLE
+    return node_pb2.SessionInfo(
+        session_id=session.session_id, adapter=session.adapter, target=session.target, anonymous=session.anonymous,
+        state=state if session.terminated_ns is None else node_pb2.SESSION_STATE_TERMINATED, run_id=run_id,
+        created_at=timestamp_to_wire(session.created_ns), used_at=timestamp_to_wire(session.used_ns),
+    )  # fmt: skip
+
+
+def session_response(session: Session, run_id: str) -> node_pb2.GetSessionResponse:
+    return node_pb2.GetSessionResponse(session=session_to_wire(session, run_id))
+
+
+def terminated_response(session: Session) -> node_pb2.TerminateSessionResponse:
+    return node_pb2.TerminateSessionResponse(session=session_to_wire(session, ""))
+
+
+def sessions_to_wire(sessions: Sequence[tuple[Session, str]], *, next_token: str) -> node_pb2.ListSessionsResponse:
+    found = [session_to_wire(session, run_id) for session, run_id in sessions]
+    return node_pb2.ListSessionsResponse(sessions=found, next_page_token=next_token)
+
+
+def utterance_to_wire(utterance: Utterance) -> node_pb2.GetTranscriptResponse:
+    return node_pb2.GetTranscriptResponse(
+        run_id=utterance.run_id, role=utterance.role, text=utterance.text, time=timestamp_to_wire(utterance.time_ns),
+        tool=utterance.tool, call_id=utterance.call_id, is_error=utterance.is_error,
+    )  # fmt: skip

@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from node.config import NodeConfig
-from node.reload import ConfigSource, Reloader, catalog_providers
+from node.reload import ConfigSource, Reloader
+from providers.catalog.agents import Agents, load_selection
+from providers.catalog.probes import Prober
 from providers.cli.provider import Machinery
 from providers.cli.run_files import STDOUT
 from providers.cli.tail import Tail, open_tail
@@ -56,12 +58,13 @@ class Host:
     registry: Registry
     keeper: Keeper
     tail: Tail
+    agents: Agents
     recovery: asyncio.Task[None]
     reloader: Reloader
 
     def notes(self) -> list[str]:
         """What an operator should know of this machine, a sentence each."""
-        return [note for note in (self.tail.note, self.reloader.problem) if note]
+        return [note for note in (self.tail.note, self.reloader.problem, *self.agents.notes()) if note]
 
 
 @asynccontextmanager
@@ -84,15 +87,18 @@ async def open_host(
         machinery = Machinery(keeper=keeper, tail=tail, config=config.runtime, inherited=dict(os.environ))
         registry = Registry()
         stack.push_async_callback(registry.close)
-        providers = await asyncio.to_thread(catalog_providers, config, machinery)
-        await registry.replace([*(("cli", provider) for provider in providers), *(extra or [])])
+        prober = Prober(keeper, config.runtime.data_dir / "probes")
+        selection = await asyncio.to_thread(load_selection, config.catalog, config.profiles)
+        agents = Agents(selection, machinery, prober)
+        await registry.replace([*(("cli", provider) for provider in agents.build(selection)), *(extra or [])])
         runs = await stack.enter_async_context(open_runs(config.runtime, storage, index, registry))
         recovery = _task(stack, _recover(runs, _Leftovers(keeper, runs)), "recovery")
         _task(stack, keep_sweeping(runs), "retention")
-        reloader = Reloader(source or ConfigSource(), config, machinery, registry, runs, extra or [])
+        _task(stack, prober.sweep(), "sweep probes")
+        reloader = Reloader(source or ConfigSource(), config, agents, registry, runs, extra or [])
         yield Host(
             config=config, node_id=config.node_id or await _stored_node_id(index), started_ns=time.time_ns(), runs=runs,
-            registry=registry, keeper=keeper, tail=tail, recovery=recovery, reloader=reloader,
+            registry=registry, keeper=keeper, tail=tail, agents=agents, recovery=recovery, reloader=reloader,
         )  # fmt: skip
 
 

@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from node.config import ConfigError, NodeConfig, load_config
-from providers.catalog.factory import build_providers
-from providers.catalog.loader import load_catalog, load_shipped
-from providers.cli.provider import CliProvider, Machinery
+from providers.catalog.agents import Agents, load_selection
 from runtime.failure import InvalidRequest
 from runtime.provider import Provider
 from runtime.registry import Registry
@@ -32,24 +30,14 @@ class ConfigSource:
         return load_config(self.path, listen=self.listen, data_dir=self.data_dir)
 
 
-def catalog_providers(config: NodeConfig, machinery: Machinery) -> list[CliProvider]:
-    """The providers that *config* asks for.
-
-    Raises:
-        CatalogInvalid: the catalog, or a profile of it, cannot be used.
-    """
-    catalog = load_shipped() if config.catalog is None else load_catalog(config.catalog)
-    return build_providers(catalog, config.profiles, machinery)
-
-
 class Reloader:
     """Reloads one host. ``problem`` is why the last try was refused, empty when it was not."""
 
     def __init__(
-        self, source: ConfigSource, config: NodeConfig, machinery: Machinery, registry: Registry, runs: Runs,
+        self, source: ConfigSource, config: NodeConfig, agents: Agents, registry: Registry, runs: Runs,
         extra: list[tuple[str, Provider]],
     ) -> None:  # fmt: skip
-        self._source, self._config, self._machinery = source, config, machinery
+        self._source, self._config, self._agents = source, config, agents
         self._registry, self._runs, self._extra = registry, runs, extra
         self._one_at_a_time = asyncio.Lock()
         self.problem = ""
@@ -83,8 +71,10 @@ class Reloader:
                 raise InvalidRequest(
                     f"{name} cannot change from {now} to {wanted} while the node runs; restart it", field=name
                 )
-        providers = await asyncio.to_thread(catalog_providers, config, self._machinery)
+        selection = await asyncio.to_thread(load_selection, config.catalog, config.profiles)
+        providers = self._agents.build(selection)
         snapshot = await self._registry.replace([*(("cli", provider) for provider in providers), *self._extra])
+        self._agents.adopt(selection)
         self._runs.reconfigure(config.runtime)
         self._config = config
         return snapshot.version

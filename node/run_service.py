@@ -53,6 +53,9 @@ class RunService:
     async def AttachRun(self, request: node_pb2.AttachRunRequest, context: Context) -> None:
         """Stream from a cursor to the terminal."""
         reader = await self._runs.attach(request.run_id, after=request.after_sequence)
+        await context.send_initial_metadata(
+            [(RUN_ID_HEADER, reader.run_id)]
+        )  # a quiet run: the caller knows it is attached
         await self._stream(reader, context, after=request.after_sequence, include_activity=request.include_activity)
 
     async def _stream(self, reader: Reader, context: Context, *, after: int, include_activity: bool) -> None:

@@ -22,6 +22,7 @@ from node.host import Host
 from node.node_service import NodeInfoService
 from node.pb import node_pb2
 from node.run_service import RunService
+from node.session_service import SessionService
 from node.wire_errors import ErrorGuard, deserializer
 
 SERVICE = node_pb2.DESCRIPTOR.services_by_name["NodeService"]
@@ -48,7 +49,7 @@ class CannotListen(Exception):
 async def serving(host: Host) -> AsyncIterator[str]:
     """Serve *host* until the block ends, and yield the address in use (the port is known then, also for port 0)."""
     server = grpc.aio.server(options=OPTIONS, interceptors=(ErrorGuard(),))
-    server.add_generic_rpc_handlers((_handlers(RunService(host), NodeInfoService(host)),))
+    server.add_generic_rpc_handlers((_handlers(RunService(host), SessionService(host), NodeInfoService(host)),))
     health_servicer = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
     if host.config.reflection:

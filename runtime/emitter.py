@@ -141,8 +141,8 @@ class Emitter:
     def _append(
         self, draft: Draft, kind: EventType, text: str, piece: int, now: int, events: list[RuntimeEvent]
     ) -> None:
-        offset = draft.offset
-        if 0 <= offset <= self._skip_through.offset and Position(offset, draft.index, piece) <= self._skip_through:
+        offset, skip = draft.offset, self._skip_through
+        if 0 <= offset <= skip.offset and (offset < skip.offset or Position(offset, draft.index, piece) <= skip):
             return
         if not self._started:
             self._begin(start(), now, events)

@@ -47,6 +47,7 @@ CREATE TABLE runs (
     UNIQUE (principal, run_id)
 ) STRICT;
 CREATE INDEX runs_open ON runs (ulid) WHERE ended_ns IS NULL;
+CREATE INDEX runs_of_session ON runs (principal, session_id, ulid);
 CREATE TABLE sessions (
     principal TEXT NOT NULL,
     session_id TEXT NOT NULL,
@@ -57,6 +58,7 @@ CREATE TABLE sessions (
     native_id TEXT,                  -- the provider's own; read by nothing but its slot
     created_ns INTEGER NOT NULL,
     used_ns INTEGER NOT NULL,
+    terminated_ns INTEGER,
     PRIMARY KEY (principal, session_id)
 ) STRICT;
 """

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 
 import msgspec
@@ -19,11 +21,13 @@ from runtime.failure import FailureCode, FailureError
 from runtime.provider import Position
 
 BLOCK = 64 * 1024
+PROBE = 4 * 1024  # few records are longer; a seek reads one or two of these per halving
 NAME = "events.jsonl"
 START = Position()
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(RuntimeEvent)
+_sequence = attrgetter("sequence")
 
 
 class StorageFull(FailureError):
@@ -141,7 +145,7 @@ def first_sequence(path: Path) -> int:
 def seek(fd: int, after: int) -> int:
     """The byte offset of the first record with a sequence beyond *after*: halve, resynchronise at the next line, compare."""
     low, high = 0, os.fstat(fd).st_size  # low: a line begin whose predecessors are all <= after
-    while high - low > BLOCK:
+    while high - low > PROBE:
         begin = _next_line(fd, (low + high) // 2, high)
         event = None if begin >= high else _decode_at(fd, begin)
         if event is None:
@@ -161,15 +165,23 @@ def read(fd: int, offset: int, *, through: int, block: int = BLOCK) -> tuple[lis
         block *= 4
         data = os.pread(fd, block, offset)
         end = data.find(b"\n") + 1
-    events: list[RuntimeEvent] = []
-    consumed = 0
-    for line in data[:end].split(b"\n")[:-1]:
-        event = _decoder.decode(line)
-        if event.sequence > through:
-            break
-        events.append(event)
-        consumed += len(line) + 1
-    return events, offset + consumed
+    lines = data[:end]
+    events = _decoder.decode_lines(lines)
+    if events and events[-1].sequence > through:
+        kept = bisect_right(events, through, key=_sequence)
+        events, end = events[:kept], end - len(lines.split(b"\n", kept)[kept])
+    return events, offset + end
+
+
+def read_all(path: Path) -> Iterator[RuntimeEvent]:
+    """Every whole record, in order; nothing when there is no journal."""
+    try:
+        with open(path, "rb") as file:
+            for line in file:
+                if (event := _decode(line)) is not None:
+                    yield event
+    except FileNotFoundError:
+        return
 
 
 def _scan(fd: int, offset: int, after: int) -> int:
@@ -194,7 +206,7 @@ def _decode_at(fd: int, offset: int) -> RuntimeEvent | None:
 
 def _line_at(fd: int, offset: int) -> bytes:
     """The line that begins at *offset*, with its LF; empty at the end or when it has no LF yet."""
-    block = BLOCK
+    block = PROBE
     while True:
         data = os.pread(fd, block, offset)
         end = data.find(b"\n") + 1
@@ -205,7 +217,7 @@ def _line_at(fd: int, offset: int) -> bytes:
 
 def _next_line(fd: int, offset: int, limit: int) -> int:
     while offset < limit:
-        data = os.pread(fd, BLOCK, offset)
+        data = os.pread(fd, PROBE, offset)
         end = data.find(b"\n")
         if end >= 0:
             return offset + end + 1

@@ -156,6 +156,14 @@ class Provider(Protocol):
 
 
 @runtime_checkable
+class SessionTerminator(Protocol):
+    """A provider that can end a logical session, which is another thing than cancelling a run."""
+
+    async def terminate_session(self, session: SessionSlot) -> None:
+        """Release what the provider keeps for *session*; no run of it is active. The host forgets the native id after."""
+
+
+@runtime_checkable
 class Describer(Protocol):
     """A provider that can explain its runs to an operator."""
 

@@ -120,6 +120,17 @@ def page(
     return operation
 
 
+def of_session(principal: str, session_id: str) -> Callable[[sqlite3.Connection], list[RunRecord]]:
+    """The session's runs that are still held, in the order of acceptance."""
+
+    def operation(connection: sqlite3.Connection) -> list[RunRecord]:
+        where = "principal=? AND session_id=? AND trimmed_ns IS NULL"
+        rows = connection.execute(f"SELECT * FROM runs WHERE {where} ORDER BY ulid", (principal, session_id))
+        return [_record(row) for row in rows]
+
+    return operation
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedRun:
     """What retention asks of an ended run."""

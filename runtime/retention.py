@@ -68,7 +68,10 @@ async def sweep(runs: Runs, *, now_ns: int, dry_run: bool = False) -> Swept:
         await runs.index.run(records.bury(run.ulid, now_ns))
         await asyncio.to_thread(runs.storage.remove_run, run.ulid)
     tombstones = await runs.index.run(records.forget_tombstones(now_ns - int(config.tombstone_s * _NS)))
-    expired = await runs.sessions.expire_anonymous(now_ns - int(config.anonymous_session_ttl_s * _NS))
+    expired = await runs.sessions.expire(
+        anonymous_before_ns=now_ns - int(config.anonymous_session_ttl_s * _NS),
+        terminated_before_ns=now_ns - int(config.tombstone_s * _NS),
+    )
     for session in expired:
         await asyncio.to_thread(runs.storage.remove_session, session.key)
     return Swept(runs=trimmed, tombstones=tombstones, sessions=len(expired))

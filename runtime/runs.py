@@ -362,6 +362,11 @@ class Runs:
         found = await self._get(principal, run_id)
         return found.record if isinstance(found, LiveRun) else found
 
+    def active_run_id(self, session: Session) -> str:
+        """The run that has the session; empty when none has."""
+        ulid = self.sessions.active_run(session)
+        return next((run.spec.run_id for run in self.live.values() if run.record.ulid == ulid), "")
+
     def queue_position(self, record: RunRecord) -> int:
         """The run's place in the queue, 1 being next; 0 when it does not wait."""
         live = self.live.get((record.principal, record.run_id))

@@ -28,6 +28,7 @@ class Session:
     anonymous: bool
     created_ns: int
     used_ns: int
+    terminated_ns: int | None = None
     _native_id: str | None = None
 
 
@@ -58,7 +59,7 @@ class Sessions:
         anonymous = not session_id
         session_id = session_id or f"anon-{new_ulid()}"
         key = (principal, session_id)
-        found = self._sessions.get(key)
+        found = self.find(principal, session_id)
         if found is None and mode is SessionMode.REQUIRE_EXISTING:
             raise SessionNotFound(
                 f"session {session_id!r} does not exist; use create_if_missing to begin it", session_id=session_id
@@ -76,6 +77,38 @@ class Sessions:
         )  # fmt: skip
         self._active[key] = run
         return session
+
+    def find(self, principal: str, session_id: str) -> Session | None:
+        """The session of that id; None when there is none, or it was terminated."""
+        found = self._sessions.get((principal, session_id))
+        return None if found is None or found.terminated_ns is not None else found
+
+    def get(self, principal: str, session_id: str) -> Session:
+        """The session of that id, terminated ones included.
+
+        Raises:
+            SessionNotFound: there is none, or it is forgotten.
+        """
+        found = self._sessions.get((principal, session_id))
+        if found is None:
+            raise SessionNotFound(f"session {session_id!r} does not exist", session_id=session_id)
+        return found
+
+    def of(self, principal: str) -> list[Session]:
+        """The principal's sessions, the last used first."""
+        found = [session for session in self._sessions.values() if session.principal == principal]
+        return sorted(found, key=lambda session: session.used_ns, reverse=True)
+
+    def active_run(self, session: Session) -> str | None:
+        """The key of the run that has the session."""
+        return self._active.get((session.principal, session.session_id))
+
+    async def terminate(self, session: Session, now_ns: int) -> None:
+        """End the session: no run goes on with it. The id may begin a new one."""
+        ended = replace(session, terminated_ns=now_ns, _native_id=None)
+        self._sessions[session.principal, session.session_id] = ended
+        query = "UPDATE sessions SET terminated_ns=?, native_id=NULL WHERE principal=? AND session_id=?"
+        await self._index.run(statement(query, now_ns, session.principal, session.session_id))
 
     def admit(self, session: Session) -> None:
         """The session is stored: from now on others see it."""
@@ -104,9 +137,17 @@ class Sessions:
         self._sessions[key] = replace(current, _native_id=native_id)
         await self._index.run(_store_native_id(key, native_id))
 
-    async def expire_anonymous(self, before_ns: int) -> list[Session]:
-        """Drop sessions nobody named that were last used before *before_ns*, and return them."""
-        gone = [s for k, s in self._sessions.items() if s.anonymous and s.used_ns < before_ns and k not in self._active]
+    async def expire(self, *, anonymous_before_ns: int, terminated_before_ns: int) -> list[Session]:
+        """Drop sessions nobody named and long unused, and those long terminated; returns them."""
+        gone = [
+            session
+            for key, session in self._sessions.items()
+            if key not in self._active
+            and (
+                (session.anonymous and session.used_ns < anonymous_before_ns)
+                or (session.terminated_ns is not None and session.terminated_ns < terminated_before_ns)
+            )
+        ]
         for session in gone:
             del self._sessions[session.principal, session.session_id]
         if gone:
@@ -126,7 +167,9 @@ def save(session: Session) -> Callable[[sqlite3.Connection], None]:
     def operation(connection: sqlite3.Connection) -> None:
         connection.execute(
             "INSERT INTO sessions (principal, session_id, key, adapter, target, anonymous, created_ns, used_ns)"
-            " VALUES (?,?,?,?,?,?,?,?) ON CONFLICT (principal, session_id) DO UPDATE SET used_ns=excluded.used_ns",
+            " VALUES (?,?,?,?,?,?,?,?) ON CONFLICT (principal, session_id) DO UPDATE SET used_ns=excluded.used_ns,"
+            " key=excluded.key, adapter=excluded.adapter, target=excluded.target, created_ns=excluded.created_ns,"
+            " terminated_ns=NULL",
             (session.principal, session.session_id, session.key, session.adapter, session.target, session.anonymous,
              session.created_ns, session.used_ns),
         )  # fmt: skip
@@ -139,7 +182,7 @@ def _all(connection: sqlite3.Connection) -> list[Session]:
         Session(
             principal=row["principal"], session_id=row["session_id"], key=row["key"], adapter=row["adapter"],
             target=row["target"], anonymous=bool(row["anonymous"]), created_ns=row["created_ns"], used_ns=row["used_ns"],
-            _native_id=row["native_id"],
+            terminated_ns=row["terminated_ns"], _native_id=row["native_id"],
         )
         for row in connection.execute("SELECT * FROM sessions")
     ]  # fmt: skip

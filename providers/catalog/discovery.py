@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -25,7 +24,7 @@ from providers.cli.command import CannotStart, find_binary, native_binary
 from providers.cli.environment import SecretUnavailable, resolve_secrets
 from providers.cli.profile import Profile
 from runtime.clock import boot_time_s
-from runtime.failure import NotFound
+from runtime.failure import Conflict, NotFound
 from runtime.redact import Redactor
 
 T = TypeVar("T")
@@ -68,6 +67,16 @@ class Discovery:
         self._listeners: list[Callable[[Snapshot], None]] = []
         self.snapshot = Snapshot(catalog_hash=catalog_hash, results={})
 
+    def adopt(self, catalog: CatalogFile, profiles: Mapping[str, Profile], *, catalog_hash: str) -> None:
+        """From now on ask about *catalog*; what was found with another one, or with other settings, is forgotten."""
+        same = catalog_hash == self.snapshot.catalog_hash
+        kept = {one for one in profiles if same and self._profiles.get(one) == profiles[one]}
+        self._catalog, self._profiles = catalog, profiles
+        self._targets = {model.id: model.target for model in catalog.models}
+        self._asked_at = {one: at for one, at in self._asked_at.items() if one in kept}
+        results = {one: result for one, result in self.snapshot.results.items() if one in kept}
+        self._publish(Snapshot(catalog_hash=catalog_hash, results=results))
+
     def on_change(self, listener: Callable[[Snapshot], None]) -> None:
         """Call *listener* on the loop after each discovery."""
         self._listeners.append(listener)
@@ -77,6 +86,7 @@ class Discovery:
 
         Raises:
             NotFound: no such profile in the catalog; nothing was asked.
+            Conflict: a reload replaced the catalog meanwhile.
             asyncio.CancelledError: nothing of the probes is left, and no result was changed.
         """
         wanted = self._check(profile_ids)
@@ -97,16 +107,21 @@ class Discovery:
         return wanted
 
     async def _renew(self, wanted: list[str]) -> None:
-        asked_at = boot_time_s()
+        asked_at, catalog = boot_time_s(), self._catalog
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._examine(subject)) for subject in self._subjects(wanted)]
+        if catalog is not self._catalog:
+            raise Conflict("the catalog was replaced while it was being probed; probe again")
         results = {result.profile_id: result for task in tasks for result in task.result()}
         self._asked_at |= dict.fromkeys(results, asked_at)
-        self.snapshot = Snapshot(
-            catalog_hash=self.snapshot.catalog_hash, results={**self.snapshot.results, **results}
+        self._publish(
+            Snapshot(catalog_hash=self.snapshot.catalog_hash, results={**self.snapshot.results, **results})
         )
+
+    def _publish(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
         for listener in tuple(self._listeners):
-            listener(self.snapshot)
+            listener(snapshot)
 
     def _subjects(self, wanted: list[str]) -> list[_Subject]:
         providers = {provider.id: provider for provider in self._catalog.providers}
@@ -160,7 +175,7 @@ class Discovery:
         if probe is None:
             return Step(failed=Readiness.PROBE_ERROR, detail=f"the catalog declares no version probe for {provider.id}")
         output = await self._prober.run((*command, *probe.args), env=env, timeout_s=probe.timeout_s)
-        return version_step(probe, output, redact, name=os.path.basename(command[0]))
+        return version_step(probe, output, redact, name=provider.id)
 
     async def _models(
         self, probe: ModelProbe | None, command: tuple[str, ...], env: Mapping[str, str]
@@ -190,8 +205,7 @@ class Discovery:
         probe, target = subject.provider.models, self._targets[stanza.model]
         if probe is None or found.models is None:
             return Step(value=target)
-        name = os.path.basename(subject.profile.command[0])
-        return model_step(probe, found.models, found.redact, name=name, target=target)
+        return model_step(probe, found.models, found.redact, name=subject.provider.id, target=target)
 
     def _capabilities(self, subject: _Subject, stanza: ProfileStanza) -> tuple[tuple[str, ...], tuple[str, ...]]:
         declared = tuple(capability.value for capability in stanza.capabilities)

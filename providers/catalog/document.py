@@ -138,11 +138,12 @@ def _refuse_cleverness(event: Any) -> None:
 def _scalar(event: Any) -> Any:
     if not event.implicit[0]:
         return event.value  # quoted
-    tag = _RESOLVER.resolve(yaml.ScalarNode, event.value, (True, False))
+    tag = _RESOLVER.resolve(  # type: ignore[no-untyped-call]  # PyYAML's stubs leave it out
+        yaml.ScalarNode, event.value, (True, False))
     if tag not in _TYPED:
         return event.value
     try:
-        return _RESOLVER.construct_object(yaml.ScalarNode(tag, event.value), deep=True)  # type: ignore[no-untyped-call]
+        return _RESOLVER.construct_object(yaml.ScalarNode(tag, event.value), deep=True)
     except ValueError as error:
         raise NotADocument((_line(event), f"{event.value[:40]!r} is no number that can be read")) from error
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from providers.catalog.loader import CatalogInvalid
-from providers.catalog.schema import CatalogFile, ProfileStanza
+from providers.catalog.schema import MODEL_PLACEHOLDER, CatalogFile
 from providers.cli.dialects import load_dialect
 from providers.cli.environment import SecretSource
 from providers.cli.profile import Profile
 from providers.cli.provider import CliProvider, Machinery
+from runtime.provider import CommandHandler
 
-MODEL_PLACEHOLDER = "{{model}}"
-_ANY_PLACEHOLDER = re.compile(r"\{\{.*?\}\}")
-_KNOWN = frozenset({MODEL_PLACEHOLDER, "{{session}}"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,17 +30,18 @@ def build_profile(catalog: CatalogFile, profile_id: str, settings: ProfileSettin
     """The profile *profile_id* of *catalog*, model filled in, with the operator's settings; the catalog is not changed.
 
     Raises:
-        CatalogInvalid: there is no such profile, or an argument has a placeholder nobody fills.
+        CatalogInvalid: there is no such profile; nothing is put in its place.
     """
     stanza = next((p for p in catalog.profiles if p.id == profile_id), None)
     if stanza is None:
         known = ", ".join(p.id for p in catalog.profiles)
-        raise CatalogInvalid(f"profile {profile_id!r} is not in the catalog; it has {known}")
+        raise CatalogInvalid(f"profile {profile_id!r} is not in the agent catalog; it has {known}")
     provider = next(p for p in catalog.providers if p.id == stanza.provider)
     model = next(m for m in catalog.models if m.id == stanza.model)
     return Profile(
-        id=stanza.id, command=provider.command, dialect=provider.dialect, native=provider.native, slash_is_command=provider.slash_is_command,
-        args=_fill(stanza, stanza.args, model.target), resume_args=_fill(stanza, stanza.resume_args, model.target),
+        id=stanza.id, provider_id=provider.id, model_id=model.id, command=provider.command,
+        dialect=stanza.output_format or provider.dialect, native=provider.native, slash_is_command=provider.slash_is_command,
+        args=_fill(stanza.args, model.target), resume_args=_fill(stanza.resume_args, model.target),
         env={**provider.env, **settings.env}, secrets=settings.secrets, cancel=provider.cancel,
         policy_keys=frozenset(provider.policy),
         max_concurrency=stanza.max_concurrency if settings.max_concurrency is None else settings.max_concurrency,
@@ -52,25 +50,28 @@ def build_profile(catalog: CatalogFile, profile_id: str, settings: ProfileSettin
     )  # fmt: skip
 
 
-def build_providers(
-    catalog: CatalogFile, settings: Mapping[str, ProfileSettings], machinery: Machinery
-) -> list[CliProvider]:
-    """One provider per profile of *catalog*, in ID order.
+def build_profiles(catalog: CatalogFile, settings: Mapping[str, ProfileSettings]) -> dict[str, Profile]:
+    """Every profile of *catalog* by id, in ID order.
 
     Raises:
-        CatalogInvalid: settings name a profile that is not there, or a profile cannot be built.
+        CatalogInvalid: settings name a profile that is not there.
     """
-    profiles = [build_profile(catalog, p.id, settings.get(p.id, ProfileSettings())) for p in catalog.profiles]
-    if unknown := sorted(set(settings) - {p.id for p in profiles}):
-        raise CatalogInvalid(f"settings name profile {unknown[0]!r}, which is not in the catalog")
-    return [CliProvider(profile, load_dialect(profile.dialect), machinery) for profile in profiles]
+    profiles = {p.id: build_profile(catalog, p.id, settings.get(p.id, ProfileSettings())) for p in catalog.profiles}
+    if unknown := sorted(set(settings) - set(profiles)):
+        raise CatalogInvalid(f"settings name profile {unknown[0]!r}, which is not in the agent catalog")
+    return profiles
 
 
-def _fill(stanza: ProfileStanza, arguments: tuple[str, ...], model: str) -> tuple[str, ...]:
-    for argument in arguments:
-        for found in _ANY_PLACEHOLDER.findall(argument):
-            if found not in _KNOWN:
-                raise CatalogInvalid(
-                    f"profile {stanza.id!r}: placeholder {found!r} is unknown; known: {', '.join(sorted(_KNOWN))}"
-                )
+def build_providers(
+    profiles: Mapping[str, Profile], machinery: Machinery, commands: Mapping[str, CommandHandler]
+) -> list[CliProvider]:
+    """One provider per profile, in their order; *commands* by profile id answer what is no run."""
+    return [
+        CliProvider(profile, load_dialect(profile.dialect), machinery, commands.get(profile.id))
+        for profile in profiles.values()
+    ]
+
+
+def _fill(arguments: tuple[str, ...], model: str) -> tuple[str, ...]:
+    """Each placeholder once: a target that looks like one is not filled again."""
     return tuple(model.join(argument.split(MODEL_PLACEHOLDER)) for argument in arguments)

@@ -9,10 +9,10 @@ from typing import Protocol
 import msgspec
 
 from providers.catalog.patterns import MATCH_TIMEOUT_S, match_command, match_input, matched
-from providers.catalog.probes import ProbeOutput
+from providers.catalog.probes import Ended, ProbeOutput
 from providers.catalog.readiness import Readiness
 from providers.catalog.schema import AuthProbe, ProviderStanza
-from providers.catalog.steps import Step, auth_step, plain
+from providers.catalog.steps import Step, auth_step, failed_probe, plain
 from providers.cli.environment import base_environment
 from providers.cli.profile import Profile
 from runtime.redact import Redactor
@@ -36,7 +36,7 @@ async def login_step(
     *, secrets: frozenset[str],
 ) -> Step:  # fmt: skip
     """Whether *command* is logged in, by the rule its stanza declares; *secrets* are the operator's, already in *env*."""
-    name, auth = os.path.basename(command[0]), provider.auth
+    name, auth = provider.id, provider.auth
     if auth is None:
         detail = f"the catalog declares no authentication probe for {provider.id}"
         return Step(failed=Readiness.PROBE_ERROR, detail=detail)
@@ -59,6 +59,8 @@ async def _by_answer(
     prober: Asks, auth: AuthProbe, argv: tuple[str, ...], env: Mapping[str, str], redact: Redactor, name: str
 ) -> Step:
     output = await prober.run(argv, env=env, timeout_s=auth.timeout_s)
+    if output.ended is not Ended.EXITED:
+        return failed_probe(f"the login check of {name}", output, redact, timeout_s=auth.timeout_s)
     patterns = {"ready": auth.ready, "unauthenticated": auth.unauthenticated}
     declared = {key: pattern for key, pattern in patterns.items() if pattern is not None}
     text = f"{plain(output.stdout)}\n{plain(output.stderr)}"
@@ -71,4 +73,4 @@ async def _by_answer(
     if found is None:
         detail = f"the patterns for the login check of {name} could not be matched within {MATCH_TIMEOUT_S:g} s"
         return Step(failed=Readiness.PROBE_ERROR, detail=detail)
-    return auth_step(found, output, redact, name=name, timeout_s=auth.timeout_s)
+    return auth_step(found, output, redact, name=name)

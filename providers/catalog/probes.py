@@ -69,6 +69,7 @@ class Prober:
         """*root* is this host's own, 0700; what an earlier host left in it is removed by :meth:`sweep`."""
         self._keeper, self._root = keeper, root
         self._slots = asyncio.Semaphore(AT_ONCE)
+        self._since = new_ulid()
 
     async def run(
         self, argv: tuple[str, ...], *, env: Mapping[str, str], timeout_s: float, stdin: bytes = b""
@@ -87,6 +88,8 @@ class Prober:
     async def sweep(self) -> None:
         """End and remove what an earlier host's probes left; their own deadlines bound them too."""
         for directory in sorted(self._root.iterdir()) if self._root.is_dir() else []:
+            if directory.name >= self._since:
+                break  # our own
             try:
                 if (link := await self._keeper.adopt(directory)) is not None:
                     await _end(link, "stopped")

@@ -91,10 +91,8 @@ def _number(version: str) -> tuple[int, ...]:
 # --- authentication
 
 
-def auth_step(found: frozenset[str], output: ProbeOutput, redact: Redactor, *, name: str, timeout_s: float) -> Step:
+def auth_step(found: frozenset[str], output: ProbeOutput, redact: Redactor, *, name: str) -> Step:
     """What the names of the patterns *found* in the answer mean; ``unauthenticated`` wins over ``ready``."""
-    if output.ended is not Ended.EXITED:
-        return failed_probe(f"the login check of {name}", output, redact, timeout_s=timeout_s)
     if "unauthenticated" in found:
         return Step(failed=Readiness.UNAUTHENTICATED, detail=f"{name} says that nobody is logged in")
     if "ready" in found and output.code == 0:

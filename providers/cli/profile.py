@@ -33,3 +33,7 @@ class Profile:
     max_concurrency: int = 0
     default_workspace: str = ""
     silence_timeout_s: float | None = None
+
+    def labels(self) -> dict[str, str]:
+        """The official ids, as events, results and statuses carry them."""
+        return {"provider_id": self.provider_id, "model_id": self.model_id, "profile_id": self.id}

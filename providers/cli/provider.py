@@ -44,8 +44,8 @@ from providers.keeper.client import (
 from runtime.clock import boot_time_s
 from runtime.config import RuntimeConfig
 from runtime.events import start
-from runtime.failure import DeadlineExceeded, RunCancelled
-from runtime.provider import EventSink, RunContext
+from runtime.failure import DeadlineExceeded, Failure, FailureCode, RunCancelled
+from runtime.provider import CommandHandler, CommandRequest, CommandResponse, EventSink, RunContext, SessionSlot
 from runtime.redact import Redactor
 from runtime.types import Capabilities, ExecutionSpec
 
@@ -63,15 +63,17 @@ class Machinery:
 class CliProvider:
     """Runs one profile's CLI, one process per run."""
 
-    def __init__(self, profile: Profile, dialect: Dialect, machinery: Machinery) -> None:
-        self.profile, self._dialect, self._machinery = profile, dialect, machinery
+    def __init__(
+        self, profile: Profile, dialect: Dialect, machinery: Machinery, commands: CommandHandler | None = None
+    ) -> None:
+        self.profile, self._dialect, self._machinery, self._commands = profile, dialect, machinery, commands
 
     async def capabilities(self) -> Capabilities:
         profile = self.profile
         return Capabilities(
             targets=(profile.id,), max_concurrency=profile.max_concurrency, survives_host=True,
             default_workspace=profile.default_workspace, silence_timeout_s=profile.silence_timeout_s,
-            policy_keys=profile.policy_keys,
+            policy_keys=profile.policy_keys, labels=profile.labels(),
         )  # fmt: skip
 
     async def execute(self, ctx: RunContext, spec: ExecutionSpec, sink: EventSink) -> None:
@@ -139,8 +141,18 @@ class CliProvider:
             os.close(stdin_fd)
             os.close(stdout_fd)
 
+    async def terminate_session(self, session: SessionSlot) -> None:
+        """One process per run leaves nothing to release between runs; the CLI's own transcript is the CLI's."""
+
     async def close(self) -> None:
         """Nothing is held between runs."""
+
+    async def command(self, request: CommandRequest) -> CommandResponse:
+        """Answer a query about the CLI itself; its runs do not notice."""
+        if self._commands is None:
+            message = f"profile {self.profile.id!r} takes no commands"
+            return CommandResponse(failure=Failure(code=FailureCode.UNSUPPORTED, message=message))
+        return await self._commands.command(request)
 
     # -- for operators ----------------------------------------------------------------------------------------------
 

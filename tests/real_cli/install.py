@@ -110,7 +110,16 @@ def install_all(clis: Iterable[str]) -> list[str]:
 
 def _npm_install(what: str, folder: Path) -> None:
     print(f"installing {what} ...", flush=True)
-    command = ["npm", "install", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error", "--save-exact", what]
+    command = [
+        "npm",
+        "install",
+        "--no-audit",
+        "--no-fund",
+        "--no-update-notifier",
+        "--loglevel=error",
+        "--save-exact",
+        what,
+    ]
     try:
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=INSTALL_S, check=False)
     except subprocess.TimeoutExpired:
@@ -133,7 +142,9 @@ def _check_starts(cli: str) -> None:
         [str(commands(cli) / package.binary), "--version"],
         env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=VERSION_S, check=False,
     )  # fmt: skip
-    found = re.search(r"\d+\.\d+\.\d+", done.stdout)
+    found = re.search(r"\d+\.\d+\.\d+", done.stdout + done.stderr)  # pi tells it on stderr
     if done.returncode or found is None or found[0] != package.version:
-        raise InstallFailed(f"{cli} --version says {(done.stdout + done.stderr).strip()[:500]!r}, not {package.version}")
+        raise InstallFailed(
+            f"{cli} --version says {(done.stdout + done.stderr).strip()[:500]!r}, not {package.version}"
+        )
     shutil.rmtree(home, ignore_errors=True)

@@ -8,19 +8,21 @@ unless a ``session.error`` came after that message; everything else is an error,
 ``session.error`` gives. Without a ``result`` the run failed. A ``model.call_failure`` ends nothing, the CLI asks again.
 
 A retry streams the text again under another message id and completes no message for the first attempt, so ``complete``
-holds the last one alone. Deltas are told apart from the ``assistant.message`` that repeats them by that id.
+holds the last one alone. An answer that hit the model's ``max_tokens`` is not completed either, but its request was a
+success: the CLI asks for the rest in a further message, and the parts before it are put in front. Deltas are told apart
+from the ``assistant.message`` that repeats them by its id.
 
 Only ``result`` names the session, so a run that was stopped before it cannot be resumed; and on a resume a new session
 in place of the old shows only then, as ``session_not_found`` after its answer was streamed.
 
-Not in this format: usage (premium requests alone, in the metadata when there were any), and why a model stopped: an
-answer cut at ``max_tokens`` is continued as another message, of which only the last is complete.
+Not in this format: usage (premium requests alone, in the metadata when there were any), and why a model stopped.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -41,15 +43,16 @@ _ERROR_TYPES = {
     "context_limit": FailureCode.BUDGET_EXHAUSTED,
 }
 _QUIET = frozenset(
-    {"user.message", "assistant.turn_start", "assistant.turn_end", "assistant.message_start", "assistant.idle"}
-    | {"assistant.intent", "assistant.tool_call_delta", "assistant.turn_retry", "assistant.usage"}
-    | {"model.call_start", "model.call_finished", "model.call_final_result"}
+    {"user.message", "assistant.turn_start", "assistant.message_start", "assistant.idle"}
+    | {"assistant.intent", "assistant.tool_call_delta", "assistant.usage"}
+    | {"model.call_start", "model.call_final_result"}
     | {"tool.shell_output", "tool.execution_partial_result", "tool.execution_progress"}
     | {"session.start", "session.resume", "session.idle", "session.skills_loaded", "session.mcp_servers_loaded"}
     | {"session.tools_updated", "session.background_tasks_changed", "session.usage_info", "session.title_changed"}
     | {"session.compaction_start", "session.shutdown"}
 )
 _CUT_OFF = re.compile(r"error reading a body from connection|error sending request|connection closed")
+_RETRY_INFO = "model_retry"  # says in prose what assistant.turn_retry says, and not for every retry
 _UNKNOWN_SESSION = "No session, task, or name matched"
 
 
@@ -75,6 +78,9 @@ class _Data(msgspec.Struct, gc=False, rename="camel"):
     status_code: int | None = None
     info_type: str = ""
     message: str = ""
+    outcome: str = ""
+    reason: str = ""
+    tool_requests: object = None
     parent_tool_call_id: str | None = None
 
 
@@ -98,6 +104,36 @@ class _Event(msgspec.Struct, gc=False, rename="camel"):
 _decode_event = msgspec.json.Decoder(_Event).decode
 
 
+@dataclass(slots=True)
+class _Answer:
+    """The text of the message that was completed last, after the parts of it that were cut off at ``max_tokens``."""
+
+    text: str | None = None
+    cut: list[str] = field(default_factory=list)
+    pieces: list[str] = field(default_factory=list)  # streamed by a request whose message is not complete yet
+    is_cut: bool = False  # that request was a success all the same
+
+    @property
+    def whole(self) -> str | None:
+        return None if self.text is None else "".join(self.cut) + self.text
+
+    def requested(self, *, is_success: bool) -> None:
+        """The request is over; after a failed one the text is asked for again."""
+        self.is_cut = is_success
+        if not is_success:
+            self.pieces = []
+
+    def completed(self, text: str, *, has_tools: bool) -> None:
+        if has_tools:
+            self.cut = []  # another answer begins after the tools
+        self.text, self.pieces = text, []
+
+    def turn_ended(self) -> None:
+        if self.is_cut and self.pieces:
+            self.cut.append("".join(self.pieces))
+        self.pieces, self.is_cut = [], False
+
+
 class CopilotDecoder:
     """Decodes the events of one turn."""
 
@@ -106,7 +142,7 @@ class CopilotDecoder:
         self._native_id: str | None = None
         self._is_other_session = False
         self._streamed: set[str] = set()  # ids of messages and of pieces of thinking
-        self._answer: str | None = None
+        self._answer = _Answer()
         self._error: _Data | None = None  # the last session.error, if no message came after it
         self._attempt_error = ""  # why the last request failed
         self._result: _Event | None = None
@@ -115,6 +151,9 @@ class CopilotDecoder:
             "assistant.reasoning_delta": self._reasoning_delta,
             "assistant.message": self._message,
             "assistant.reasoning": self._reasoning,
+            "assistant.turn_end": self._turn_end,
+            "assistant.turn_retry": self._retry,
+            "model.call_finished": self._call_finished,
             "tool.execution_start": self._tool_call,
             "tool.execution_complete": self._tool_result,
             "model.call_failure": self._call_failure,
@@ -152,10 +191,10 @@ class CopilotDecoder:
         if self._result.exit_code != 0:
             message = f"the agent ended with exit code {self._result.exit_code} and without a reason"
             return error(Failure(code=FailureCode.PROCESS_FAILED, message=message, metadata=facts))
-        if self._answer is None:
+        if (answer := self._answer.whole) is None:
             message = "the agent ended without an answer"
             return error(Failure(code=FailureCode.OUTPUT_INVALID, message=message, metadata=facts))
-        return complete(self._answer, metadata=facts)
+        return complete(answer, metadata=facts)
 
     # -- events
 
@@ -191,6 +230,8 @@ class CopilotDecoder:
             self._is_other_session = True
 
     def _delta(self, data: _Data, is_sub_agent: bool, found: Found) -> None:
+        if not is_sub_agent:
+            self._answer.pieces.append(storable(data.delta_content))
         self._piece(EventType.DELTA, data.delta_content, data.message_id, is_sub_agent, found)
 
     def _reasoning_delta(self, data: _Data, is_sub_agent: bool, found: Found) -> None:
@@ -208,13 +249,22 @@ class CopilotDecoder:
             if text:
                 found.activity(Notice(code="subagent", message=bounded(text)))
             return
-        self._answer, self._error = text, None
+        self._answer.completed(text, has_tools=bool(data.tool_requests))
+        self._error = None
         if data.message_id not in self._streamed:
             found.text(EventType.DELTA, text, storable(data.message_id))
 
     def _reasoning(self, data: _Data, is_sub_agent: bool, found: Found) -> None:
         if not is_sub_agent and data.reasoning_id not in self._streamed:
             found.text(EventType.REASONING_DELTA, storable(data.content), storable(data.reasoning_id))
+
+    def _turn_end(self, data: _Data, is_sub_agent: bool, found: Found) -> None:
+        if not is_sub_agent:
+            self._answer.turn_ended()
+
+    def _call_finished(self, data: _Data, is_sub_agent: bool, found: Found) -> None:
+        if not is_sub_agent:
+            self._answer.requested(is_success=data.outcome == "success")
 
     def _tool_call(self, data: _Data, is_sub_agent: bool, found: Found) -> None:
         asked = fields.as_json({} if data.arguments is None else data.arguments)
@@ -232,10 +282,13 @@ class CopilotDecoder:
         told = [str(each) for each in (data.status_code, storable(data.error_message)) if each]
         self._attempt_error = " ".join(told)
 
+    def _retry(self, data: _Data, is_sub_agent: bool, found: Found) -> None:
+        message = f"{data.reason} ({self._attempt_error})" if self._attempt_error else data.reason
+        found.activity(Notice(code="api_retry", message=bounded(message)))
+
     def _info(self, data: _Data, is_sub_agent: bool, found: Found) -> None:
-        is_retry = data.info_type == "model_retry"
-        message = f"{data.message} ({self._attempt_error})" if is_retry and self._attempt_error else data.message
-        found.activity(Notice(code="api_retry" if is_retry else "info", message=bounded(message)))
+        if data.info_type != _RETRY_INFO:
+            found.activity(Notice(code="info", message=bounded(data.message)))
 
     def _warning(self, data: _Data, is_sub_agent: bool, found: Found) -> None:
         found.activity(Notice(code="warning", message=bounded(data.message)))

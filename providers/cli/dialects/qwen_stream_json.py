@@ -37,7 +37,7 @@ from providers.cli.evidence import code_of_prose, exit_facts, recoded, was_ended
 from providers.cli.found import Found
 from providers.cli.json_fields import JsonObject, storable
 from providers.cli.json_lines import bounded, recover
-from runtime.events import MESSAGE_ID, Draft, EventType, Notice, ToolCall, ToolResult, Usage, complete, error
+from runtime.events import Draft, EventType, Notice, ToolCall, ToolResult, Usage, complete, error
 from runtime.failure import Failure, FailureCode
 
 _PIECES = {"text_delta": EventType.DELTA, "thinking_delta": EventType.REASONING_DELTA}
@@ -50,8 +50,8 @@ _TOKENS = {
 
 # The second line is advice that the CLI adds to a 429. DOTALL: the service's own text may have several lines.
 _API_ERROR = re.compile(
-    r"\[API Error: (?P<told>.*)\](?:\n(?:Possible quota limitations|Please wait)[^\n]*)?\s*\Z"
-    r"|(?P<quota>Qwen OAuth (?:quota exceeded:|free tier has been discontinued).*)\Z",
+    r"\[API Error: .*\](?:\n(?:Possible quota limitations|Please wait)[^\n]*)?\s*\Z"
+    r"|Qwen OAuth (?:quota exceeded:|free tier has been discontinued).*\Z",
     re.DOTALL,
 )
 _ERROR_HEADS = ("[API Error: ", "Qwen OAuth ")
@@ -223,30 +223,30 @@ class QwenDecoder:
                 found.activity(Notice(code="subagent", message=bounded(fields.text(block, "text"))))
             elif not is_sub_agent and (event := _BLOCKS.get(kind)):
                 self._block(event, fields.text(block, kind), message, found)
+        self._count(fields.mapping(message, "usage"))
         if not is_sub_agent:
             self._release(found)
             self._streamed = {}
 
     def _block(self, event: EventType, text: str, message: JsonObject, found: Found) -> None:
         """A complete block: the truth about what was streamed, and reported where it was not."""
-        usage = fields.mapping(message, "usage")
-        self._count(usage)
         if event is EventType.DELTA:
-            self._answer = text
-            self._api_error = self._error_in(text, is_counted=bool(fields.count(usage, "input_tokens")))
-        if self._api_error:
-            self._held = ""
-            found.activity(Notice(code="agent_error", message=bounded(self._api_error)))
-        elif not self._streamed.get(event):
+            is_counted = bool(fields.count(fields.mapping(message, "usage"), "input_tokens"))
+            self._answer, self._api_error = text, self._error_in(text, is_counted=is_counted)
+            if self._api_error:
+                self._held = ""
+                found.activity(Notice(code="agent_error", message=bounded(self._api_error)))
+                return
+        if not self._streamed.get(event):
             found.text(event, text, fields.text(message, "id"))
 
     def _error_in(self, text: str, *, is_counted: bool) -> str:
         """The API error at the end of a message, or nothing."""
-        is_apart = bool(self._held) and self._streamed[EventType.DELTA] > 1
-        if is_counted and not is_apart:
-            return ""
-        match = _API_ERROR.search(self._held or text)
-        return (match["told"] or match["quota"] or "") and match[0].strip() if match else ""
+        pieces = self._streamed.get(EventType.DELTA, 0)
+        if is_counted and pieces <= 1:
+            return ""  # the model's whole answer looks like one
+        match = _API_ERROR.search(self._held if pieces else text)
+        return match[0].strip() if match else ""
 
     def _release(self, found: Found) -> None:
         """A piece that was held back turned out to be the model's own."""

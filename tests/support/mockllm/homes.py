@@ -6,7 +6,9 @@ user's own configuration is read, and the CLIs' own traffic (telemetry, updates,
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 DUMMY_KEY = "dummy-key-of-no-account"
 
@@ -33,6 +35,9 @@ plugins = false
 """
 
 
+_NO_TELEMETRY = {"privacy": {"usageStatisticsEnabled": False}, "telemetry": {"enabled": False}}
+
+
 def claude_home(folder: Path, url: str, *, retries: int = 2) -> dict[str, str]:
     """The environment of a Claude Code that asks the server at *url* and tries again *retries* times."""
     home = _made(folder / "claude")
@@ -57,6 +62,94 @@ def codex_home(folder: Path, url: str, *, retries: int = 2) -> dict[str, str]:
         "MOCK_API_KEY": DUMMY_KEY,
         "TMPDIR": str(temporary),  # every sandboxed command fails where CODEX_HOME lies below it
     }
+
+
+def gemini_home(folder: Path, url: str) -> dict[str, str]:
+    """The environment of a Gemini CLI that asks the server at *url*; how often it tries again cannot be set."""
+    home = _made(folder / "gemini")
+    settings: dict[str, Any] = {
+        # without a type the base URL selects another kind of login
+        "security": {"auth": {"selectedType": "gemini-api-key"}, "folderTrust": {"enabled": False}},
+        "general": {"enableAutoUpdate": False, "enableAutoUpdateNotification": False},
+        **_NO_TELEMETRY,
+    }
+    _write_json(home / ".gemini" / "settings.json", settings)
+    return {"HOME": str(home), "GEMINI_API_KEY": DUMMY_KEY, "GOOGLE_GEMINI_BASE_URL": url}
+
+
+def opencode_home(folder: Path, url: str) -> dict[str, str]:
+    """The environment of an opencode whose only provider, ``mock``, is the server at *url*."""
+    home = _made(folder / "opencode")
+    model = {
+        "name": "Mock",
+        "limit": {"context": 200_000, "output": 32_000},
+        "tool_call": True,
+        "reasoning": True,
+    }
+    provider = {
+        "npm": "@ai-sdk/openai-compatible",
+        "name": "Mock",
+        "options": {"baseURL": f"{url}/v1", "apiKey": "{env:MOCK_API_KEY}"},
+        "models": {"mock-model": model},
+    }
+    settings = {
+        "autoupdate": False,
+        "share": "disabled",
+        "model": "mock/mock-model",
+        "small_model": "mock/mock-model",
+        "provider": {"mock": provider},
+    }
+    _write_json(home / ".config" / "opencode" / "opencode.json", settings)
+    return {"HOME": str(home), "MOCK_API_KEY": DUMMY_KEY}
+
+
+def qwen_home(folder: Path, url: str) -> dict[str, str]:
+    """The environment of a Qwen Code that asks the server at *url*; how often it tries again cannot be set."""
+    home = _made(folder / "qwen")
+    settings: dict[str, Any] = {
+        "security": {"auth": {"selectedType": "openai"}},
+        "general": {"enableAutoUpdate": False},
+        **_NO_TELEMETRY,
+    }
+    _write_json(home / ".qwen" / "settings.json", settings)
+    return {"HOME": str(home), "OPENAI_API_KEY": DUMMY_KEY, "OPENAI_BASE_URL": f"{url}/v1"}
+
+
+def pi_home(folder: Path, url: str) -> dict[str, str]:
+    """The environment of a pi whose provider ``mock`` is the server at *url*."""
+    home = _made(folder / "pi")
+    model = {
+        "id": "mock-model",
+        "name": "Mock",
+        "reasoning": True,
+        "input": ["text"],
+        "contextWindow": 200_000,
+        "maxTokens": 32_000,
+        "cost": {"input": 1, "output": 2, "cacheRead": 0, "cacheWrite": 0},
+    }
+    provider = {
+        "baseUrl": f"{url}/v1",
+        "api": "openai-completions",
+        "apiKey": "MOCK_API_KEY",
+        "models": [model],
+    }
+    _write_json(home / ".pi" / "agent" / "models.json", {"providers": {"mock": provider}})
+    return {"HOME": str(home), "MOCK_API_KEY": DUMMY_KEY}
+
+
+def copilot_home(folder: Path, url: str) -> dict[str, str]:
+    """The environment of a Copilot CLI that asks the server at *url* and needs no login."""
+    return {
+        "HOME": str(_made(folder / "copilot")),
+        "COPILOT_PROVIDER_BASE_URL": f"{url}/v1",
+        "COPILOT_PROVIDER_API_KEY": DUMMY_KEY,
+        "COPILOT_OFFLINE": "true",
+    }
+
+
+def _write_json(path: Path, value: object) -> None:
+    _made(path.parent)
+    path.write_text(json.dumps(value, indent=1))
 
 
 def _made(folder: Path) -> Path:

@@ -77,11 +77,12 @@ async def serving(
 
 
 class ModelServer:
-    """Answers requests and remembers them in ``entries``."""
+    """Answers requests and remembers them in ``entries``; those that are being answered are in ``answering``."""
 
     def __init__(self, *, scenarios: Mapping[str, Options] | None, log: Path | None, dump: Path | None) -> None:
         self.url = ""
         self.entries: list[Json] = []
+        self.answering: list[Json] = []
         self._scenarios = scenarios or {}
         self._log = log
         self._dump = dump
@@ -204,10 +205,12 @@ class ModelServer:
         if self._must_fail(plan):
             await _fail(api, plan, out, entry)
             return
-        await asyncio.sleep(plan.number("first_delay"))
+        self.answering.append(entry)
         try:
+            await asyncio.sleep(plan.number("first_delay"))
             await _reply(api, conversation, plan, out, entry)
         finally:
+            self.answering.remove(entry)
             entry["bytes_out"] = out.sent
 
     def _plan(self, conversation: Conversation) -> Plan:

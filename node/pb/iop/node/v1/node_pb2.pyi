@@ -26,6 +26,22 @@ class RunState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     RUN_STATE_COMPLETE: _ClassVar[RunState]
     RUN_STATE_ERROR: _ClassVar[RunState]
     RUN_STATE_CANCELLED: _ClassVar[RunState]
+
+class SessionState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SESSION_STATE_UNSPECIFIED: _ClassVar[SessionState]
+    SESSION_STATE_IDLE: _ClassVar[SessionState]
+    SESSION_STATE_ACTIVE: _ClassVar[SessionState]
+    SESSION_STATE_TERMINATED: _ClassVar[SessionState]
+
+class Readiness(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    READINESS_UNSPECIFIED: _ClassVar[Readiness]
+    READINESS_READY: _ClassVar[Readiness]
+    READINESS_MISSING_BINARY: _ClassVar[Readiness]
+    READINESS_UNAUTHENTICATED: _ClassVar[Readiness]
+    READINESS_UNSUPPORTED_MODEL: _ClassVar[Readiness]
+    READINESS_PROBE_ERROR: _ClassVar[Readiness]
 SESSION_MODE_UNSPECIFIED: SessionMode
 SESSION_MODE_CREATE_IF_MISSING: SessionMode
 SESSION_MODE_REQUIRE_EXISTING: SessionMode
@@ -35,6 +51,16 @@ RUN_STATE_RUNNING: RunState
 RUN_STATE_COMPLETE: RunState
 RUN_STATE_ERROR: RunState
 RUN_STATE_CANCELLED: RunState
+SESSION_STATE_UNSPECIFIED: SessionState
+SESSION_STATE_IDLE: SessionState
+SESSION_STATE_ACTIVE: SessionState
+SESSION_STATE_TERMINATED: SessionState
+READINESS_UNSPECIFIED: Readiness
+READINESS_READY: Readiness
+READINESS_MISSING_BINARY: Readiness
+READINESS_UNAUTHENTICATED: Readiness
+READINESS_UNSUPPORTED_MODEL: Readiness
+READINESS_PROBE_ERROR: Readiness
 
 class RunRequest(_message.Message):
     __slots__ = ("run_id", "adapter", "target", "session_id", "session_mode", "background", "workspace", "policy", "input", "timeout", "metadata", "include_activity", "after_sequence")
@@ -437,3 +463,219 @@ class DrainResponse(_message.Message):
     ACTIVE_RUNS_FIELD_NUMBER: _ClassVar[int]
     active_runs: int
     def __init__(self, active_runs: _Optional[int] = ...) -> None: ...
+
+class SessionInfo(_message.Message):
+    __slots__ = ("session_id", "state", "adapter", "target", "anonymous", "created_at", "used_at", "run_id")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    ADAPTER_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    ANONYMOUS_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_FIELD_NUMBER: _ClassVar[int]
+    USED_AT_FIELD_NUMBER: _ClassVar[int]
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    state: SessionState
+    adapter: str
+    target: str
+    anonymous: bool
+    created_at: _timestamp_pb2.Timestamp
+    used_at: _timestamp_pb2.Timestamp
+    run_id: str
+    def __init__(self, session_id: _Optional[str] = ..., state: _Optional[_Union[SessionState, str]] = ..., adapter: _Optional[str] = ..., target: _Optional[str] = ..., anonymous: _Optional[bool] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., used_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., run_id: _Optional[str] = ...) -> None: ...
+
+class GetSessionRequest(_message.Message):
+    __slots__ = ("session_id",)
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    def __init__(self, session_id: _Optional[str] = ...) -> None: ...
+
+class GetSessionResponse(_message.Message):
+    __slots__ = ("session",)
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    session: SessionInfo
+    def __init__(self, session: _Optional[_Union[SessionInfo, _Mapping]] = ...) -> None: ...
+
+class ListSessionsRequest(_message.Message):
+    __slots__ = ("page_size", "page_token")
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    page_size: int
+    page_token: str
+    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+
+class ListSessionsResponse(_message.Message):
+    __slots__ = ("sessions", "next_page_token")
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    sessions: _containers.RepeatedCompositeFieldContainer[SessionInfo]
+    next_page_token: str
+    def __init__(self, sessions: _Optional[_Iterable[_Union[SessionInfo, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class TerminateSessionRequest(_message.Message):
+    __slots__ = ("session_id", "cancel_active")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    CANCEL_ACTIVE_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    cancel_active: bool
+    def __init__(self, session_id: _Optional[str] = ..., cancel_active: _Optional[bool] = ...) -> None: ...
+
+class TerminateSessionResponse(_message.Message):
+    __slots__ = ("session",)
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    session: SessionInfo
+    def __init__(self, session: _Optional[_Union[SessionInfo, _Mapping]] = ...) -> None: ...
+
+class GetTranscriptRequest(_message.Message):
+    __slots__ = ("session_id",)
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    def __init__(self, session_id: _Optional[str] = ...) -> None: ...
+
+class GetTranscriptResponse(_message.Message):
+    __slots__ = ("run_id", "role", "text", "time", "tool", "call_id", "is_error")
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    TIME_FIELD_NUMBER: _ClassVar[int]
+    TOOL_FIELD_NUMBER: _ClassVar[int]
+    CALL_ID_FIELD_NUMBER: _ClassVar[int]
+    IS_ERROR_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    role: str
+    text: str
+    time: _timestamp_pb2.Timestamp
+    tool: str
+    call_id: str
+    is_error: bool
+    def __init__(self, run_id: _Optional[str] = ..., role: _Optional[str] = ..., text: _Optional[str] = ..., time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., tool: _Optional[str] = ..., call_id: _Optional[str] = ..., is_error: _Optional[bool] = ...) -> None: ...
+
+class ProfileReadiness(_message.Message):
+    __slots__ = ("profile_id", "provider_id", "model_id", "readiness", "version", "detail", "diagnostic", "notices", "capabilities", "next_step", "taken_at", "catalog_hash")
+    PROFILE_ID_FIELD_NUMBER: _ClassVar[int]
+    PROVIDER_ID_FIELD_NUMBER: _ClassVar[int]
+    MODEL_ID_FIELD_NUMBER: _ClassVar[int]
+    READINESS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    DIAGNOSTIC_FIELD_NUMBER: _ClassVar[int]
+    NOTICES_FIELD_NUMBER: _ClassVar[int]
+    CAPABILITIES_FIELD_NUMBER: _ClassVar[int]
+    NEXT_STEP_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_AT_FIELD_NUMBER: _ClassVar[int]
+    CATALOG_HASH_FIELD_NUMBER: _ClassVar[int]
+    profile_id: str
+    provider_id: str
+    model_id: str
+    readiness: Readiness
+    version: str
+    detail: str
+    diagnostic: str
+    notices: _containers.RepeatedScalarFieldContainer[str]
+    capabilities: _containers.RepeatedScalarFieldContainer[str]
+    next_step: str
+    taken_at: _timestamp_pb2.Timestamp
+    catalog_hash: str
+    def __init__(self, profile_id: _Optional[str] = ..., provider_id: _Optional[str] = ..., model_id: _Optional[str] = ..., readiness: _Optional[_Union[Readiness, str]] = ..., version: _Optional[str] = ..., detail: _Optional[str] = ..., diagnostic: _Optional[str] = ..., notices: _Optional[_Iterable[str]] = ..., capabilities: _Optional[_Iterable[str]] = ..., next_step: _Optional[str] = ..., taken_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., catalog_hash: _Optional[str] = ...) -> None: ...
+
+class ListReadinessRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListReadinessResponse(_message.Message):
+    __slots__ = ("profiles", "catalog_hash")
+    PROFILES_FIELD_NUMBER: _ClassVar[int]
+    CATALOG_HASH_FIELD_NUMBER: _ClassVar[int]
+    profiles: _containers.RepeatedCompositeFieldContainer[ProfileReadiness]
+    catalog_hash: str
+    def __init__(self, profiles: _Optional[_Iterable[_Union[ProfileReadiness, _Mapping]]] = ..., catalog_hash: _Optional[str] = ...) -> None: ...
+
+class ProbeReadinessRequest(_message.Message):
+    __slots__ = ("profile_ids", "max_age")
+    PROFILE_IDS_FIELD_NUMBER: _ClassVar[int]
+    MAX_AGE_FIELD_NUMBER: _ClassVar[int]
+    profile_ids: _containers.RepeatedScalarFieldContainer[str]
+    max_age: _duration_pb2.Duration
+    def __init__(self, profile_ids: _Optional[_Iterable[str]] = ..., max_age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class ProbeReadinessResponse(_message.Message):
+    __slots__ = ("profiles", "catalog_hash")
+    PROFILES_FIELD_NUMBER: _ClassVar[int]
+    CATALOG_HASH_FIELD_NUMBER: _ClassVar[int]
+    profiles: _containers.RepeatedCompositeFieldContainer[ProfileReadiness]
+    catalog_hash: str
+    def __init__(self, profiles: _Optional[_Iterable[_Union[ProfileReadiness, _Mapping]]] = ..., catalog_hash: _Optional[str] = ...) -> None: ...
+
+class CommandRequest(_message.Message):
+    __slots__ = ("adapter", "target", "name", "arguments")
+    ADAPTER_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    adapter: str
+    target: str
+    name: str
+    arguments: _struct_pb2.Struct
+    def __init__(self, adapter: _Optional[str] = ..., target: _Optional[str] = ..., name: _Optional[str] = ..., arguments: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
+
+class CommandResponse(_message.Message):
+    __slots__ = ("failure", "status", "metadata")
+    class MetadataEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    failure: Failure
+    status: UsageStatus
+    metadata: _containers.ScalarMap[str, str]
+    def __init__(self, failure: _Optional[_Union[Failure, _Mapping]] = ..., status: _Optional[_Union[UsageStatus, _Mapping]] = ..., metadata: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class UsageStatus(_message.Message):
+    __slots__ = ("availability", "reason", "plan", "windows", "taken_at", "metadata")
+    class MetadataEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    AVAILABILITY_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    WINDOWS_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_AT_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    availability: str
+    reason: str
+    plan: str
+    windows: _containers.RepeatedCompositeFieldContainer[UsageWindow]
+    taken_at: _timestamp_pb2.Timestamp
+    metadata: _containers.ScalarMap[str, str]
+    def __init__(self, availability: _Optional[str] = ..., reason: _Optional[str] = ..., plan: _Optional[str] = ..., windows: _Optional[_Iterable[_Union[UsageWindow, _Mapping]]] = ..., taken_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., metadata: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class UsageWindow(_message.Message):
+    __slots__ = ("name", "used_percent", "used", "limit", "unit", "duration_minutes", "resets_at", "reset_text", "state")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    USED_PERCENT_FIELD_NUMBER: _ClassVar[int]
+    USED_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    UNIT_FIELD_NUMBER: _ClassVar[int]
+    DURATION_MINUTES_FIELD_NUMBER: _ClassVar[int]
+    RESETS_AT_FIELD_NUMBER: _ClassVar[int]
+    RESET_TEXT_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    used_percent: float
+    used: float
+    limit: float
+    unit: str
+    duration_minutes: int
+    resets_at: _timestamp_pb2.Timestamp
+    reset_text: str
+    state: str
+    def __init__(self, name: _Optional[str] = ..., used_percent: _Optional[float] = ..., used: _Optional[float] = ..., limit: _Optional[float] = ..., unit: _Optional[str] = ..., duration_minutes: _Optional[int] = ..., resets_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., reset_text: _Optional[str] = ..., state: _Optional[str] = ...) -> None: ...

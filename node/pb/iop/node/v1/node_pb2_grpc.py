@@ -26,8 +26,7 @@ if _version_not_supported:
 
 
 class NodeServiceStub:
-    """Names that later capabilities will use, kept free: SendInput, RespondPermission, TerminateSession, GetSession,
-    ListSessions, GetTranscript, Command, ListReadiness, ProbeReadiness, WatchNodeStatus;
+    """Names that later capabilities will use, kept free: SendInput, RespondPermission, WatchNodeStatus;
     RunRequest.parts (InputPart); Activity.permission_request; TaskService; WorkerService.
 
     """
@@ -83,6 +82,26 @@ class NodeServiceStub:
                 request_serializer=iop_dot_node_dot_v1_dot_node__pb2.GetNodeStatusRequest.SerializeToString,
                 response_deserializer=iop_dot_node_dot_v1_dot_node__pb2.GetNodeStatusResponse.FromString,
                 _registered_method=True)
+        self.GetSession = channel.unary_unary(
+                '/iop.node.v1.NodeService/GetSession',
+                request_serializer=iop_dot_node_dot_v1_dot_node__pb2.GetSessionRequest.SerializeToString,
+                response_deserializer=iop_dot_node_dot_v1_dot_node__pb2.GetSessionResponse.FromString,
+                _registered_method=True)
+        self.ListSessions = channel.unary_unary(
+                '/iop.node.v1.NodeService/ListSessions',
+                request_serializer=iop_dot_node_dot_v1_dot_node__pb2.ListSessionsRequest.SerializeToString,
+                response_deserializer=iop_dot_node_dot_v1_dot_node__pb2.ListSessionsResponse.FromString,
+                _registered_method=True)
+        self.TerminateSession = channel.unary_unary(
+                '/iop.node.v1.NodeService/TerminateSession',
+                request_serializer=iop_dot_node_dot_v1_dot_node__pb2.TerminateSessionRequest.SerializeToString,
+                response_deserializer=iop_dot_node_dot_v1_dot_node__pb2.TerminateSessionResponse.FromString,
+                _registered_method=True)
+        self.GetTranscript = channel.unary_stream(
+                '/iop.node.v1.NodeService/GetTranscript',
+                request_serializer=iop_dot_node_dot_v1_dot_node__pb2.GetTranscriptRequest.SerializeToString,
+                response_deserializer=iop_dot_node_dot_v1_dot_node__pb2.GetTranscriptResponse.FromString,
+                _registered_method=True)
         self.ReloadConfig = channel.unary_unary(
                 '/iop.node.v1.NodeService/ReloadConfig',
                 request_serializer=iop_dot_node_dot_v1_dot_node__pb2.ReloadConfigRequest.SerializeToString,
@@ -93,11 +112,25 @@ class NodeServiceStub:
                 request_serializer=iop_dot_node_dot_v1_dot_node__pb2.DrainRequest.SerializeToString,
                 response_deserializer=iop_dot_node_dot_v1_dot_node__pb2.DrainResponse.FromString,
                 _registered_method=True)
+        self.ListReadiness = channel.unary_unary(
+                '/iop.node.v1.NodeService/ListReadiness',
+                request_serializer=iop_dot_node_dot_v1_dot_node__pb2.ListReadinessRequest.SerializeToString,
+                response_deserializer=iop_dot_node_dot_v1_dot_node__pb2.ListReadinessResponse.FromString,
+                _registered_method=True)
+        self.ProbeReadiness = channel.unary_unary(
+                '/iop.node.v1.NodeService/ProbeReadiness',
+                request_serializer=iop_dot_node_dot_v1_dot_node__pb2.ProbeReadinessRequest.SerializeToString,
+                response_deserializer=iop_dot_node_dot_v1_dot_node__pb2.ProbeReadinessResponse.FromString,
+                _registered_method=True)
+        self.Command = channel.unary_unary(
+                '/iop.node.v1.NodeService/Command',
+                request_serializer=iop_dot_node_dot_v1_dot_node__pb2.CommandRequest.SerializeToString,
+                response_deserializer=iop_dot_node_dot_v1_dot_node__pb2.CommandResponse.FromString,
+                _registered_method=True)
 
 
 class NodeServiceServicer:
-    """Names that later capabilities will use, kept free: SendInput, RespondPermission, TerminateSession, GetSession,
-    ListSessions, GetTranscript, Command, ListReadiness, ProbeReadiness, WatchNodeStatus;
+    """Names that later capabilities will use, kept free: SendInput, RespondPermission, WatchNodeStatus;
     RunRequest.parts (InputPart); Activity.permission_request; TaskService; WorkerService.
 
     """
@@ -167,6 +200,33 @@ class NodeServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetSession(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListSessions(self, request, context):
+        """The last used first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TerminateSession(self, request, context):
+        """Ends a logical session, which is another thing than cancelling a run.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetTranscript(self, request, context):
+        """What was said in a session, from the node's own journals.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ReloadConfig(self, request, context):
         """Takes the changed configuration into service, all of it or none; runs in flight keep what they began with.
         """
@@ -176,6 +236,27 @@ class NodeServiceServicer:
 
     def Drain(self, request, context):
         """No new runs from now on; those that are accepted go on, and everything else answers. A restart undoes it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListReadiness(self, request, context):
+        """The last known readiness of every profile of the agent catalog; nothing is started for it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ProbeReadiness(self, request, context):
+        """Asks the CLIs themselves; no prompt is executed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Command(self, request, context):
+        """A query to a provider beside its runs; it needs no free slot and never appears in an event stream.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -229,6 +310,26 @@ def add_NodeServiceServicer_to_server(servicer, server):
                     request_deserializer=iop_dot_node_dot_v1_dot_node__pb2.GetNodeStatusRequest.FromString,
                     response_serializer=iop_dot_node_dot_v1_dot_node__pb2.GetNodeStatusResponse.SerializeToString,
             ),
+            'GetSession': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetSession,
+                    request_deserializer=iop_dot_node_dot_v1_dot_node__pb2.GetSessionRequest.FromString,
+                    response_serializer=iop_dot_node_dot_v1_dot_node__pb2.GetSessionResponse.SerializeToString,
+            ),
+            'ListSessions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListSessions,
+                    request_deserializer=iop_dot_node_dot_v1_dot_node__pb2.ListSessionsRequest.FromString,
+                    response_serializer=iop_dot_node_dot_v1_dot_node__pb2.ListSessionsResponse.SerializeToString,
+            ),
+            'TerminateSession': grpc.unary_unary_rpc_method_handler(
+                    servicer.TerminateSession,
+                    request_deserializer=iop_dot_node_dot_v1_dot_node__pb2.TerminateSessionRequest.FromString,
+                    response_serializer=iop_dot_node_dot_v1_dot_node__pb2.TerminateSessionResponse.SerializeToString,
+            ),
+            'GetTranscript': grpc.unary_stream_rpc_method_handler(
+                    servicer.GetTranscript,
+                    request_deserializer=iop_dot_node_dot_v1_dot_node__pb2.GetTranscriptRequest.FromString,
+                    response_serializer=iop_dot_node_dot_v1_dot_node__pb2.GetTranscriptResponse.SerializeToString,
+            ),
             'ReloadConfig': grpc.unary_unary_rpc_method_handler(
                     servicer.ReloadConfig,
                     request_deserializer=iop_dot_node_dot_v1_dot_node__pb2.ReloadConfigRequest.FromString,
@@ -239,6 +340,21 @@ def add_NodeServiceServicer_to_server(servicer, server):
                     request_deserializer=iop_dot_node_dot_v1_dot_node__pb2.DrainRequest.FromString,
                     response_serializer=iop_dot_node_dot_v1_dot_node__pb2.DrainResponse.SerializeToString,
             ),
+            'ListReadiness': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListReadiness,
+                    request_deserializer=iop_dot_node_dot_v1_dot_node__pb2.ListReadinessRequest.FromString,
+                    response_serializer=iop_dot_node_dot_v1_dot_node__pb2.ListReadinessResponse.SerializeToString,
+            ),
+            'ProbeReadiness': grpc.unary_unary_rpc_method_handler(
+                    servicer.ProbeReadiness,
+                    request_deserializer=iop_dot_node_dot_v1_dot_node__pb2.ProbeReadinessRequest.FromString,
+                    response_serializer=iop_dot_node_dot_v1_dot_node__pb2.ProbeReadinessResponse.SerializeToString,
+            ),
+            'Command': grpc.unary_unary_rpc_method_handler(
+                    servicer.Command,
+                    request_deserializer=iop_dot_node_dot_v1_dot_node__pb2.CommandRequest.FromString,
+                    response_serializer=iop_dot_node_dot_v1_dot_node__pb2.CommandResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'iop.node.v1.NodeService', rpc_method_handlers)
@@ -248,8 +364,7 @@ def add_NodeServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class NodeService:
-    """Names that later capabilities will use, kept free: SendInput, RespondPermission, TerminateSession, GetSession,
-    ListSessions, GetTranscript, Command, ListReadiness, ProbeReadiness, WatchNodeStatus;
+    """Names that later capabilities will use, kept free: SendInput, RespondPermission, WatchNodeStatus;
     RunRequest.parts (InputPart); Activity.permission_request; TaskService; WorkerService.
 
     """
@@ -498,6 +613,114 @@ class NodeService:
             _registered_method=True)
 
     @staticmethod
+    def GetSession(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/iop.node.v1.NodeService/GetSession',
+            iop_dot_node_dot_v1_dot_node__pb2.GetSessionRequest.SerializeToString,
+            iop_dot_node_dot_v1_dot_node__pb2.GetSessionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListSessions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/iop.node.v1.NodeService/ListSessions',
+            iop_dot_node_dot_v1_dot_node__pb2.ListSessionsRequest.SerializeToString,
+            iop_dot_node_dot_v1_dot_node__pb2.ListSessionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TerminateSession(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/iop.node.v1.NodeService/TerminateSession',
+            iop_dot_node_dot_v1_dot_node__pb2.TerminateSessionRequest.SerializeToString,
+            iop_dot_node_dot_v1_dot_node__pb2.TerminateSessionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetTranscript(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/iop.node.v1.NodeService/GetTranscript',
+            iop_dot_node_dot_v1_dot_node__pb2.GetTranscriptRequest.SerializeToString,
+            iop_dot_node_dot_v1_dot_node__pb2.GetTranscriptResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def ReloadConfig(request,
             target,
             options=(),
@@ -541,6 +764,87 @@ class NodeService:
             '/iop.node.v1.NodeService/Drain',
             iop_dot_node_dot_v1_dot_node__pb2.DrainRequest.SerializeToString,
             iop_dot_node_dot_v1_dot_node__pb2.DrainResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListReadiness(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/iop.node.v1.NodeService/ListReadiness',
+            iop_dot_node_dot_v1_dot_node__pb2.ListReadinessRequest.SerializeToString,
+            iop_dot_node_dot_v1_dot_node__pb2.ListReadinessResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ProbeReadiness(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/iop.node.v1.NodeService/ProbeReadiness',
+            iop_dot_node_dot_v1_dot_node__pb2.ProbeReadinessRequest.SerializeToString,
+            iop_dot_node_dot_v1_dot_node__pb2.ProbeReadinessResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Command(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/iop.node.v1.NodeService/Command',
+            iop_dot_node_dot_v1_dot_node__pb2.CommandRequest.SerializeToString,
+            iop_dot_node_dot_v1_dot_node__pb2.CommandResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,0 +1,125 @@
+"""Looking at logical sessions and ending them: what a session said, from our own journals, and its end.
+
+A transcript is the host's: it is read from what was stored of each run, not from the provider's own files, so it exists
+for every provider alike.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from runtime import journal, records
+from runtime.events import EventType, RuntimeEvent, ToolCall, ToolResult
+from runtime.failure import FailureCode, FailureError, SessionBusy
+from runtime.keys import LOCAL
+from runtime.provider import SessionTerminator
+from runtime.records import RunRecord
+from runtime.run import SessionView
+from runtime.runs import Runs
+from runtime.sessions import Session
+
+
+class Unsupported(FailureError):
+    """The provider has no such capability; nothing else is done instead."""
+
+    code = FailureCode.UNSUPPORTED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Utterance:
+    """One entry of a transcript. ``role`` is ``user``, ``assistant`` or ``tool``; ``text`` is whole.
+
+    A tool's entry has its name and input as ``text`` when it was called, its output when it answered.
+    """
+
+    run_id: str
+    role: str
+    text: str
+    time_ns: int
+    tool: str = ""
+    call_id: str = ""
+    is_error: bool = False
+
+
+async def terminate_session(
+    runs: Runs, session_id: str, *, principal: str = LOCAL, cancel_active: bool = False
+) -> Session:
+    """End the logical session. A run that is active on it is refused, or cancelled first when asked so.
+
+    Raises:
+        SessionNotFound: there is no such session, or it has ended.
+        SessionBusy: a run is active and *cancel_active* was not asked for.
+        Unsupported: its provider cannot end sessions.
+    """
+    await runs.recovered.wait()
+    session = runs.sessions.get(principal, session_id)
+    if session.terminated_ns is not None:
+        return session
+    provider = _terminator(runs, session)
+    await _free(runs, session, cancel_active=cancel_active)
+    await provider.terminate_session(SessionView(runs.sessions, session))
+    await runs.sessions.terminate(session, time.time_ns())
+    return runs.sessions.get(principal, session_id)
+
+
+def _terminator(runs: Runs, session: Session) -> SessionTerminator:
+    lease = runs.registry.lease(adapter=session.adapter, target=session.target)
+    lease.release()
+    if not isinstance(lease.provider, SessionTerminator):
+        raise Unsupported(f"target {session.target!r} cannot end sessions", target=session.target)
+    return lease.provider
+
+
+async def _free(runs: Runs, session: Session, *, cancel_active: bool) -> None:
+    ulid = runs.sessions.active_run(session)
+    run = next((live for live in runs.live.values() if live.record.ulid == ulid), None)
+    if run is None:
+        return
+    if not cancel_active:
+        raise SessionBusy(
+            f"session {session.session_id!r} has the active run {run.spec.run_id!r}; cancel it first, or ask for that",
+            session_id=session.session_id, run_id=run.spec.run_id,
+        )  # fmt: skip
+    await runs.cancel(run.spec.run_id, principal=session.principal, reason="its session is being terminated")
+    if run.task is not None:
+        await asyncio.wait([run.task], timeout=runs.config.cancel_grace_s)
+
+
+async def transcript(runs: Runs, session_id: str, *, principal: str = LOCAL) -> AsyncIterator[Utterance]:
+    """What was said in the session, in order, as far as its runs are still held.
+
+    Raises:
+        SessionNotFound: there is no such session.
+    """
+    await runs.recovered.wait()
+    session = runs.sessions.get(principal, session_id)
+    for record in await runs.index.run(records.of_session(principal, session.session_id)):
+        for utterance in await asyncio.to_thread(_utterances, record, runs.storage.run_directory(record.ulid)):
+            yield utterance
+
+
+def _utterances(record: RunRecord, directory: Path) -> list[Utterance]:
+    said = [
+        Utterance(
+            run_id=record.run_id, role="user", text=record.spec.input if record.spec else "", time_ns=record.accepted_ns
+        )
+    ]
+    said += [u for event in journal.read_all(directory / journal.NAME) if (u := _utterance(event)) is not None]
+    return said
+
+
+def _utterance(event: RuntimeEvent) -> Utterance | None:
+    run_id, time_ns = event.run_id, event.time_ns
+    match event.activity:
+        case ToolCall(call_id=call_id, name=name, input_json=text):
+            return Utterance(run_id=run_id, role="tool", text=text, time_ns=time_ns, tool=name, call_id=call_id)
+        case ToolResult(call_id=call_id, output=text, is_error=is_error):
+            return Utterance(run_id=run_id, role="tool", text=text, time_ns=time_ns, call_id=call_id, is_error=is_error)
+    if not event.is_terminal:
+        return None
+    text, is_error = event.error or event.message, event.type is not EventType.COMPLETE
+    return Utterance(run_id=run_id, role="assistant", text=text, time_ns=time_ns, is_error=is_error)

@@ -1,0 +1,163 @@
+"""The vendors' CLIs as the matrix sees them: one row each, everything a cell has to know of a CLI's nature.
+
+A row names the profiles of the shipped catalog, the home that points the CLI at the scripted model, and what the CLI does
+otherwise than the first of its kind. What a CLI cannot do at all stands in ``cannot``, with the recorded transcript that
+shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from providers.cli.environment import is_secret_name
+from tests.real_cli.install import PACKAGES, commands
+from tests.support.mockllm.homes import (
+    claude_home,
+    codex_home,
+    copilot_home,
+    gemini_home,
+    opencode_home,
+    pi_home,
+    qwen_home,
+)
+
+SILENCE_S = 20.0
+"""The silence time-out of the cells in which a CLI tries again without a word."""
+
+ANTHROPIC_UNKNOWN = "[[mock:e404 etype=not_found_error message=model:%20nonesuch]] hello"
+OPENAI_UNKNOWN = "[[mock:e404 message=The%20model%20nonesuch%20does%20not%20exist]] hello"
+GEMINI_UNKNOWN = "[[mock:e404 etype=NOT_FOUND message=models/nonesuch%20is%20not%20found]] hello"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cannot:
+    """Why a cell does not exist for a CLI, and the transcript (``<dialect>/<case>``) in which it is seen."""
+
+    reason: str
+    transcript: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RealAgent:
+    """One row.
+
+    ``tools_profile`` runs tools unasked. ``sessions`` are globs below HOME of what the CLI remembers its conversations in.
+    ``turn_offset`` is how many user messages of its own the CLI puts before the first. ``endings`` are the failure codes
+    that differ from the usual ones, by cell. ``silent_cells`` are those in which our silence time-out has to end the run.
+    """
+
+    profile: str
+    home: Callable[[Path, str], dict[str, str]]
+    sessions: Sequence[str]
+    tools_profile: str = ""
+    streams: bool = True
+    is_resumable_after_cancel: bool = True
+    turn_offset: int = 0
+    hanging_command: str = "sleep%20300"
+    unknown_model: str = OPENAI_UNKNOWN
+    secrets_from: str = "env"
+    env: Mapping[str, str] = field(default_factory=dict)
+    endings: Mapping[str, str] = field(default_factory=dict)
+    silent_cells: frozenset[str] = frozenset()
+    requests_at_500: int = 0
+    """How many requests the vendor's bounded retries make at most; 0 where nothing bounds them."""
+    cannot: Mapping[str, Cannot] = field(default_factory=dict)
+
+    @property
+    def profiles(self) -> tuple[str, ...]:
+        return (self.profile, self.tools_profile) if self.tools_profile else (self.profile,)
+
+
+AGENTS: Mapping[str, RealAgent] = {
+    "claude": RealAgent(
+        profile="claude-code",
+        tools_profile="claude-code-bypass",
+        home=claude_home,
+        sessions=[".claude/projects/*/*.jsonl"],
+        unknown_model=ANTHROPIC_UNKNOWN,
+        requests_at_500=3,
+    ),
+    "codex": RealAgent(
+        profile="codex",
+        home=codex_home,
+        sessions=[".codex/sessions/**/*.jsonl"],
+        streams=False,
+        secrets_from="file",
+        requests_at_500=9,
+    ),
+    "gemini": RealAgent(
+        profile="gemini",
+        home=gemini_home,
+        sessions=[".gemini/tmp/*/chats/*"],
+        unknown_model=GEMINI_UNKNOWN,
+        silent_cells=frozenset({"429", "500"}),
+        endings={"429": "silence_timeout", "500": "silence_timeout"},
+    ),
+    "opencode": RealAgent(
+        profile="opencode",
+        home=opencode_home,
+        sessions=[".local/share/opencode/*"],
+        streams=False,
+        silent_cells=frozenset({"429", "500"}),
+        endings={"429": "silence_timeout", "500": "silence_timeout"},
+    ),
+    "qwen": RealAgent(
+        profile="qwen",
+        home=qwen_home,
+        sessions=[".qwen/projects/*/chats/*"],
+        turn_offset=1,
+        hanging_command="tail%20-f%20/dev/null",  # it refuses a bare sleep
+        silent_cells=frozenset({"429", "500"}),
+        endings={"429": "silence_timeout", "500": "silence_timeout"},
+    ),
+    "pi": RealAgent(
+        profile="pi",
+        home=pi_home,
+        sessions=[".pi/agent/sessions/*/*.jsonl"],
+        requests_at_500=4,
+    ),
+    "copilot": RealAgent(
+        profile="copilot",
+        home=copilot_home,
+        sessions=[".copilot/session-state/*"],
+        requests_at_500=6,
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What an operator writes and exports so that the node runs *clis* against the model at a URL."""
+
+    profiles: dict[str, Any]
+    node_env: dict[str, str]
+
+
+def setting_for(clis: Sequence[str], folder: Path, url: str) -> Setting:
+    """Homes below *folder*, the ``profiles`` of ``node.yaml``, and the environment of the node itself."""
+    profiles: dict[str, Any] = {}
+    exported: dict[str, str] = {}
+    for cli in clis:
+        agent = AGENTS[cli]
+        home = agent.home(folder, url)
+        secrets = {name: value for name, value in home.items() if is_secret_name(name)}
+        sources: dict[str, dict[str, str]] = {}
+        for name, value in secrets.items():
+            if agent.secrets_from == "env":
+                exported[variable := f"REAL_{cli.upper()}_{name}"] = value
+                sources[name] = {"env": variable}
+            else:
+                (path := folder / f"{cli}.{name}").write_text(f"{value}\n")
+                sources[name] = {"file": str(path)}
+        env = {name: value for name, value in home.items() if name not in secrets} | dict(agent.env)
+        profiles |= {profile: {"env": env, "secrets": sources} for profile in agent.profiles}
+    return Setting(profiles=profiles, node_env=exported)
+
+
+def search_path(clis: Sequence[str], inherited: str) -> str:
+    """A PATH on which the pinned CLIs come first."""
+    assert set(clis) <= set(PACKAGES), clis
+    return ":".join([*(str(commands(cli)) for cli in clis), inherited])

@@ -1,0 +1,166 @@
+"""The vendors' CLIs behind one real node: what the cells share, and the table at the end.
+
+``make real-cli`` says in ``IOP_REAL_CLIS`` which CLIs are installed; without it nothing here is collected.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from node.client import NodeClient
+from tests.real_cli.agents import AGENTS, Cannot, RealAgent, search_path, setting_for
+from tests.real_cli.driven import Driven
+from tests.real_cli.matrix import GREEN, NOT_APPLICABLE, RED, Matrix
+from tests.support.expect import TRANSCRIPTS
+from tests.support.mockllm.server import ModelServer, serving
+from tests.support.nodes import Node, running
+
+CLIS = os.environ.get("IOP_REAL_CLIS", "").split()
+
+collect_ignore_glob = [] if CLIS else ["test_*.py"]
+
+TIMES = {"foreground_grace_s": 30, "cancel_grace_s": 2.0}
+_MATRIX = pytest.StashKey[Matrix]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "cell(name): the column of the matrix that a test fills")
+    config.stash[_MATRIX] = Matrix()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "cli" in metafunc.fixturenames:
+        metafunc.parametrize("cli", CLIS, scope="session")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One loop for all: grpc.aio still wakes the loop that it was used on last when that one is closed already."""
+    for item in items:
+        if Path(__file__).parent not in item.path.parents:
+            continue
+        item.add_marker(pytest.mark.real_cli)
+        item.add_marker(pytest.mark.timeout(300))
+        if pytest_asyncio.is_async_test(item):
+            item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
+        if (place := _place(item)) is not None and (cannot := AGENTS[place[0]].cannot.get(place[1])) is not None:
+            item.add_marker(pytest.mark.skip(reason=cannot.reason))
+            assert _is_shown(cannot), f"no transcript {cannot.transcript} shows: {cannot.reason}"
+
+
+def _place(item: pytest.Item) -> tuple[str, str] | None:
+    """The CLI and the cell of a test."""
+    marker, call = item.get_closest_marker("cell"), getattr(item, "callspec", None)
+    return (call.params["cli"], marker.args[0]) if marker and call and "cli" in call.params else None
+
+
+def _is_shown(cannot: Cannot) -> bool:
+    return (TRANSCRIPTS / cannot.transcript / "run.json").exists()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    report: Any = yield
+    if (place := _place(item)) is not None:
+        matrix = item.config.stash[_MATRIX]
+        matrix.spent(place[0], report.duration)
+        if report.skipped:
+            reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+            matrix.add(*place, NOT_APPLICABLE, reason=reason.removeprefix("Skipped: "))
+        elif report.failed:
+            matrix.add(*place, RED)
+        elif report.when == "call":
+            matrix.add(*place, GREEN)
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if lines := list(config.stash[_MATRIX].lines()):
+        terminalreporter.section("the vendors' CLIs")
+        for line in lines:
+            terminalreporter.write_line(line)
+
+
+# -- what the cells share ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def model() -> Iterator[ModelServer]:
+    """The scripted model, on a loop of its own: the CLIs ask it whatever the tests wait for."""
+    started, ended = threading.Event(), asyncio.Event()
+    found: dict[str, Any] = {}
+
+    async def serve() -> None:
+        async with serving() as server:
+            found.update(server=server, loop=asyncio.get_running_loop())
+            started.set()
+            await ended.wait()
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),), name="model")
+    thread.start()
+    assert started.wait(10)
+    yield found["server"]
+    found["loop"].call_soon_threadsafe(ended.set)
+    thread.join(10)
+
+
+@pytest.fixture(scope="session")
+def node_options(model: ModelServer, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """A node that knows the CLIs by what an operator would write: the shipped catalog, and settings of the profiles."""
+    setting = setting_for(CLIS, tmp_path_factory.mktemp("homes"), model.url)
+    return {
+        "profiles": setting.profiles,
+        "times": TIMES,
+        "env": {**setting.node_env, "PATH": search_path(CLIS, os.environ["PATH"])},
+    }
+
+
+@pytest.fixture(scope="session")
+def shared_node(node_options: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    with running(tmp_path_factory.mktemp("node"), **node_options) as node:
+        yield node
+
+
+@pytest.fixture
+def own_node(node_options: dict[str, Any], tmp_path: Path) -> Iterator[Node]:
+    """A node for a test that kills it; started."""
+    node = Node(tmp_path / "own", **node_options)
+    try:
+        yield node.start()
+    finally:
+        node.close()
+
+
+@pytest.fixture
+def agent(cli: str) -> RealAgent:
+    return AGENTS[cli]
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def client(shared_node: Node) -> AsyncIterator[NodeClient]:
+    async with NodeClient(shared_node.address) as connected:
+        yield connected
+
+
+@pytest.fixture
+def driven(
+    agent: RealAgent,
+    shared_node: Node,
+    client: NodeClient,
+    model: ModelServer,
+    node_options: dict[str, Any],
+    tmp_path: Path,
+) -> Iterator[Driven]:
+    """The CLI of this cell behind the shared node. Every cell also proves that it leaves no process behind."""
+    (workspace := tmp_path / "workspace").mkdir()
+    home = Path(node_options["profiles"][agent.profile]["env"]["HOME"])
+    yield Driven(agent=agent, node=shared_node, client=client, model=model, workspace=workspace, home=home)
+    shared_node.assert_no_agents()
+    assert "Traceback" not in shared_node.logged(), shared_node.logged()
