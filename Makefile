@@ -7,6 +7,8 @@ PYTHON ?= python3
 VENV ?= .venv
 PB ?= node/pb
 PYTEST_ARGS ?=
+SMOKE_ARGS ?=
+CLIS ?=
 
 MAKEFLAGS += --no-print-directory
 SHELL := /bin/bash
@@ -48,6 +50,10 @@ $(READY): pyproject.toml
 run: $(READY) ## start a node with the demo agent, dispatch a run over gRPC, print its events
 	@$(WITH_VENV) examples/first_run.sh
 
+.PHONY: smoke
+smoke: $(READY) ## which agents of the catalog are ready here; executes nothing (SMOKE_ARGS='--profile ID' narrows it)
+	@$(WITH_VENV) $(BIN)/iop-provider-smoke $(SMOKE_ARGS)
+
 .PHONY: bench
 bench: $(READY) ## measure the product beside its floors; prints ratios
 	@$(BIN)/python -m bench
@@ -62,14 +68,18 @@ test: $(READY) ## run the default suite: no network, no key (PYTEST_ARGS='-k nam
 chaos: $(READY) ## kill the node, its keeper and its wardens under load, short form
 	@$(PYTEST) tests/chaos -m "not slow"
 
+.PHONY: real-cli
+real-cli: $(READY) ## the vendors' CLIs behind a node, against a scripted model (CLIS='claude codex' for some of them)
+	@$(BIN)/python -m tests.real_cli $(CLIS) $(PYTEST_ARGS)
+
 .PHONY: check
 check: fmt-check lint types imports proto-check test ## everything a change must pass: format, lint, types, imports, proto, tests
 
 .PHONY: ci
-ci: $(READY) ## what continuous integration runs: check, trace, chaos, each with its minutes
-	@for part in check trace chaos; do \
+ci: $(READY) ## what continuous integration runs: check, trace, chaos, two real CLIs, each with its minutes
+	@for part in check trace chaos real-cli; do \
 	    started=$$(date +%s); \
-	    $(MAKE) $$part || { echo "make $$part failed" >&2; exit 1; }; \
+	    $(MAKE) $$part CLIS="claude codex" || { echo "make $$part failed" >&2; exit 1; }; \
 	    awk -v name=$$part -v s=$$(( $$(date +%s) - started )) 'BEGIN { printf "== make %s: %.1f minutes\n", name, s / 60 }'; \
 	done
 

@@ -294,7 +294,8 @@ async def _main(command: str, arguments: dict[str, Any]) -> Result:
     options = [("grpc.max_receive_message_length", 8 << 20), ("grpc.enable_http_proxy", 0)]
     async with grpc.aio.insecure_channel(arguments["address"], options=options) as channel:
         await channel.channel_ready()
-        return await _COMMANDS[command](node_pb2_grpc.NodeServiceStub(channel), arguments)
+        stub = node_pb2_grpc.NodeServiceStub(channel)  # type: ignore[no-untyped-call]  # generated
+        return await _COMMANDS[command](stub, arguments)
 
 
 if __name__ == "__main__":

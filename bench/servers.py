@@ -140,7 +140,7 @@ def _address(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     words = process.stdout.readline().split()
     if not words:
-        raise RuntimeError(f"{process.args} did not start")
+        raise RuntimeError(f"{process.args!r} did not start")
     return words[-1]
 
 
@@ -153,7 +153,7 @@ def _wait_until_serving(channel: grpc.Channel) -> None:
 
 
 def _stub(channel: grpc.Channel) -> node_pb2_grpc.NodeServiceStub:
-    return node_pb2_grpc.NodeServiceStub(channel)
+    return node_pb2_grpc.NodeServiceStub(channel)  # type: ignore[no-untyped-call]  # generated
 
 
 def _wait(process: subprocess.Popen[str]) -> None:

@@ -20,6 +20,10 @@ def main() -> int:
         from node.supervise import main as supervise
 
         return supervise(sys.argv[2:])
+    if sys.argv[1:2] == ["login"]:
+        from node.login import main as login
+
+        return login(sys.argv[2:])
     from node.commands.app import main as command
 
     return command(sys.argv[1:])

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from node.pb import node_pb2
 from node.runtime_bridge import failure_to_wire
-from node.well_known import NS_PER_S, duration_from_wire, struct_from_wire
+from node.well_known import NS_PER_S, duration_from_wire, struct_from_wire, struct_to_wire
 from providers.catalog.readiness import Readiness, ReadinessResult, Snapshot
-from providers.catalog.schema import CatalogFile
 from runtime.failure import InvalidRequest
 from runtime.provider import CommandRequest, CommandResponse
 from runtime.status import AgentUsageStatus, UsageWindow
+
+if TYPE_CHECKING:  # its library takes its time, which no client needs
+    from providers.catalog.schema import CatalogFile
 
 _READINESS: Mapping[Readiness, node_pb2.Readiness] = {
     Readiness.READY: node_pb2.READINESS_READY,
@@ -74,6 +77,19 @@ def command_from_wire(request: node_pb2.CommandRequest) -> CommandRequest:
     if not request.name:
         raise InvalidRequest("name is empty; name a command, such as status", field="name")
     return CommandRequest(name=request.name, arguments=struct_from_wire(request.arguments, where="arguments"))
+
+
+def command_to_wire(
+    target: str, name: str, *, adapter: str, arguments: Mapping[str, Any]
+) -> node_pb2.CommandRequest:
+    """A command, as a caller sends it.
+
+    Raises:
+        InvalidRequest: *arguments* are no JSON.
+    """
+    return node_pb2.CommandRequest(
+        adapter=adapter, target=target, name=name, arguments=struct_to_wire(arguments, where="arguments")
+    )
 
 
 def answer_to_wire(response: CommandResponse) -> node_pb2.CommandResponse:

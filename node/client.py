@@ -19,19 +19,24 @@ import dataclasses
 import random
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing
+from datetime import timedelta
 from typing import Any, Self, TypeAlias
 
 import grpc
 
-from node.connection import CONNECT_S, Connection, NodeError, NodeUnreachable
+from node.bridge_agents import command_to_wire
+from node.connection import CONNECT_S, PROBE_S, Connection, NodeError, NodeUnreachable
 from node.runtime_bridge import event_from_wire, request_to_wire
+from node.session_views import SessionSummary, TranscriptEntry, entry_from_wire
 from node.wire_views import (
     ArtifactView,
     CancelReceipt,
     CapabilitiesView,
+    CommandView,
     NodeStatusView,
+    ReadinessView,
     RunDetails,
     RunView,
 )
@@ -161,6 +166,51 @@ class NodeClient:
     async def status(self) -> NodeStatusView:
         """The node itself."""
         return await self._connection.status()
+
+    async def readiness(self) -> tuple[ReadinessView, ...]:
+        """The last known readiness of every profile, in ID order; nothing is started for it."""
+        return await self._connection.readiness()
+
+    async def probe_readiness(
+        self, profile_ids: Iterable[str] = (), *, max_age: timedelta = timedelta()
+    ) -> tuple[ReadinessView, ...]:
+        """Ask the CLIs of *profile_ids* (none: of all) now; a result at most *max_age* old is taken as it is."""
+        return await self._connection.probe(profile_ids, max_age)
+
+    async def command(
+        self, target: str, name: str = "status", *, adapter: str = "", arguments: Mapping[str, Any] | None = None,
+        within_s: float = PROBE_S,
+    ) -> CommandView:  # fmt: skip
+        """Ask a provider something beside its runs; ``status`` is its usage and quota."""
+        request = command_to_wire(target, name, adapter=adapter, arguments=arguments or {})
+        return await self._connection.command(request, within_s)
+
+    async def sessions(self) -> AsyncGenerator[SessionSummary, None]:
+        """Logical sessions, the last used first."""
+        token, more = "", True
+        while more:
+            found, token = await self._connection.sessions(token)
+            for session in found:
+                yield session
+            more = bool(token)
+
+    async def terminate_session(self, session_id: str, *, cancel_active: bool = False) -> SessionSummary:
+        """End a session; refused while a run is active on it, unless that is to be cancelled."""
+        return await self._connection.terminate_session(session_id, cancel_active)
+
+    async def transcript(self, session_id: str) -> AsyncGenerator[TranscriptEntry, None]:
+        """What was said in a session, as far as its runs are still held."""
+        async with self._connection.transcript(session_id) as entries:
+            async for entry in entries:
+                yield entry_from_wire(entry)
+
+    async def reload(self) -> int:
+        """Have the node take its changed configuration into service; the generation now in service."""
+        return await self._connection.reload()
+
+    async def drain(self) -> int:
+        """Have the node take no new runs; how many accepted ones are left."""
+        return await self._connection.drain()
 
     async def is_serving(self) -> bool:
         """Whether the node says that it takes calls (it does so once its recovery is complete)."""

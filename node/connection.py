@@ -7,8 +7,9 @@ or whether the connection did. What to do about it is :mod:`node.client`'s busin
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from datetime import timedelta
 from typing import Any, Self, TypeAlias, TypeVar
 
 import grpc
@@ -19,6 +20,7 @@ from grpc_status import rpc_status
 
 from node import wire_views as views
 from node.pb import node_pb2, node_pb2_grpc
+from node.session_views import SessionSummary, session_from_wire
 from node.wire_errors import failure_of
 from runtime.failure import Failure, FailureCode
 
@@ -44,6 +46,7 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
 _T = TypeVar("_T")
 _Stream: TypeAlias = AbstractAsyncContextManager[AsyncIterator[_T]]
 
+PROBE_S = 150.0  # over what a catalog may allow a CLI for its answers
 _CALL_S = 10.0  # for the answers to questions; streams have no deadline of their own
 
 
@@ -173,15 +176,53 @@ class Connection:
         """The node itself."""
         return views.status_from_wire(await _ask(self._stub.GetNodeStatus, node_pb2.GetNodeStatusRequest()))
 
+    async def readiness(self) -> tuple[views.ReadinessView, ...]:
+        """What is known of every profile."""
+        response = await _ask(self._stub.ListReadiness, node_pb2.ListReadinessRequest())
+        return tuple(views.readiness_from_wire(one) for one in response.profiles)
+
+    async def probe(self, profile_ids: Iterable[str], max_age: timedelta) -> tuple[views.ReadinessView, ...]:
+        """What the CLIs of these profiles say now, or said at most *max_age* ago."""
+        request = node_pb2.ProbeReadinessRequest(profile_ids=profile_ids)
+        request.max_age.FromTimedelta(max_age)
+        response = await _ask(self._stub.ProbeReadiness, request, within_s=PROBE_S)
+        return tuple(views.readiness_from_wire(one) for one in response.profiles)
+
+    async def command(self, request: node_pb2.CommandRequest, within_s: float) -> views.CommandView:
+        """A provider's answer to a command."""
+        return views.answer_from_wire(await _ask(self._stub.Command, request, within_s=within_s))
+
+    async def sessions(self, token: str) -> tuple[tuple[SessionSummary, ...], str]:
+        """Some sessions, the last used first, and the token of the next page."""
+        response = await _ask(self._stub.ListSessions, node_pb2.ListSessionsRequest(page_token=token))
+        return tuple(session_from_wire(one) for one in response.sessions), response.next_page_token
+
+    async def terminate_session(self, session_id: str, cancel_active: bool) -> SessionSummary:
+        """End a session."""
+        request = node_pb2.TerminateSessionRequest(session_id=session_id, cancel_active=cancel_active)
+        return session_from_wire((await _ask(self._stub.TerminateSession, request)).session)
+
+    def transcript(self, session_id: str) -> _Stream[node_pb2.GetTranscriptResponse]:
+        """What was said in a session, entry by entry."""
+        return _stream(self._stub.GetTranscript, node_pb2.GetTranscriptRequest(session_id=session_id))
+
+    async def reload(self) -> int:
+        """Take the changed configuration into service; its generation."""
+        return int((await _ask(self._stub.ReloadConfig, node_pb2.ReloadConfigRequest())).generation)
+
+    async def drain(self) -> int:
+        """Take no new runs; how many are left."""
+        return int((await _ask(self._stub.Drain, node_pb2.DrainRequest())).active_runs)
+
     async def is_serving(self) -> bool:
         """What the node's health service says of the whole server."""
         response = await _ask(self._health.Check, health_pb2.HealthCheckRequest())
         return bool(response.status == health_pb2.HealthCheckResponse.SERVING)
 
 
-async def _ask(method: Any, request: Any) -> Any:
+async def _ask(method: Any, request: Any, *, within_s: float = _CALL_S) -> Any:
     with _typed_errors():
-        return await method(request, timeout=_CALL_S)
+        return await method(request, timeout=within_s)
 
 
 @asynccontextmanager

@@ -16,11 +16,13 @@ from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from node.agents_service import AgentsService
 from node.config import UNIX_PREFIX
 from node.health import report_health, set_health
 from node.host import Host
 from node.node_service import NodeInfoService
 from node.pb import node_pb2
+from node.profile_health import report_readiness
 from node.run_service import RunService
 from node.session_service import SessionService
 from node.wire_errors import ErrorGuard, deserializer
@@ -49,7 +51,7 @@ class CannotListen(Exception):
 async def serving(host: Host) -> AsyncIterator[str]:
     """Serve *host* until the block ends, and yield the address in use (the port is known then, also for port 0)."""
     server = grpc.aio.server(options=OPTIONS, interceptors=(ErrorGuard(),))
-    server.add_generic_rpc_handlers((_handlers(RunService(host), SessionService(host), NodeInfoService(host)),))
+    server.add_generic_rpc_handlers((_handlers(RunService(host), SessionService(host), NodeInfoService(host), AgentsService(host)),))
     health_servicer = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
     if host.config.reflection:
@@ -59,10 +61,12 @@ async def serving(host: Host) -> AsyncIterator[str]:
     await set_health(health_servicer, services, is_serving=False)
     await server.start()
     reporting = asyncio.create_task(report_health(host.runs, health_servicer, services), name="health")
+    readiness = asyncio.create_task(report_readiness(host.agents, health_servicer), name="readiness")
     try:
         yield address
     finally:
         reporting.cancel()
+        readiness.cancel()
         host.runs.drain()
         await set_health(health_servicer, services, is_serving=False)
         await server.stop(STOP_GRACE_S)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from node.pb import node_pb2
 from node.well_known import datetime_from_wire
 from runtime.failure import Failure, FailureCode
+from runtime.status import AgentUsageStatus, Availability, UsageWindow
 
 if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp
@@ -39,6 +40,7 @@ class RunView:
     failure: Failure | None
     workspace_shared_with: tuple[str, ...]
     recovered: bool
+    queue_position: int
 
     @property
     def has_ended(self) -> bool:
@@ -88,7 +90,7 @@ class CapabilitiesView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStatusView:
-    """The node itself. ``keeper_pid`` 0 means that it has no keeper."""
+    """The node itself. ``keeper_pid`` 0 means that it has no keeper; ``config_generation`` counts reloads."""
 
     node_id: str
     version: str
@@ -99,6 +101,36 @@ class NodeStatusView:
     limits: Mapping[str, int]
     notes: tuple[str, ...]
     keeper_pid: int
+    draining: bool
+    queued_runs: int
+    config_generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadinessView:
+    """One profile's readiness; ``readiness`` is ``unspecified`` for one that was never probed."""
+
+    profile_id: str
+    provider_id: str
+    model_id: str
+    readiness: str
+    version: str = ""
+    detail: str = ""
+    diagnostic: str = ""
+    notices: tuple[str, ...] = ()
+    capabilities: tuple[str, ...] = ()
+    next_step: str = ""
+    taken_at: datetime | None = None
+    catalog_hash: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandView:
+    """The answer to a command: a failure, or what was asked for."""
+
+    failure: Failure | None
+    status: AgentUsageStatus | None
+    metadata: Mapping[str, str]
 
 
 def state_from_wire(number: int) -> str:
@@ -125,6 +157,7 @@ def run_from_wire(message: node_pb2.RunInfo) -> RunView:
         failure=_failure(message.failure) if message.HasField("failure") else None,
         workspace_shared_with=tuple(message.workspace_shared_with),
         recovered=message.recovered,
+        queue_position=message.queue_position,
     )
 
 
@@ -164,7 +197,55 @@ def status_from_wire(message: node_pb2.GetNodeStatusResponse) -> NodeStatusView:
         limits=dict(message.limits),
         notes=tuple(message.notes),
         keeper_pid=message.keeper_pid,
+        draining=message.draining,
+        queued_runs=message.queued_runs,
+        config_generation=message.config_generation,
     )
+
+
+def readiness_from_wire(message: node_pb2.ProfileReadiness) -> ReadinessView:
+    """One profile's readiness; a value that this build does not know stays visible as its number."""
+    number = int(message.readiness)
+    known = number in node_pb2.Readiness.values()
+    word = (
+        node_pb2.Readiness.Name(message.readiness).removeprefix("READINESS_").lower()
+        if known
+        else f"unknown ({number})"
+    )
+    return ReadinessView(
+        profile_id=message.profile_id, provider_id=message.provider_id, model_id=message.model_id, readiness=word,
+        version=message.version, detail=message.detail, diagnostic=message.diagnostic, notices=tuple(message.notices),
+        capabilities=tuple(message.capabilities), next_step=message.next_step, catalog_hash=message.catalog_hash,
+        taken_at=_moment(message.taken_at, message.HasField("taken_at")),
+    )  # fmt: skip
+
+
+def answer_from_wire(message: node_pb2.CommandResponse) -> CommandView:
+    """The answer to a command."""
+    return CommandView(
+        failure=_failure(message.failure) if message.HasField("failure") else None,
+        status=_usage_status(message.status) if message.HasField("status") else None,
+        metadata=dict(message.metadata),
+    )
+
+
+def _usage_status(message: node_pb2.UsageStatus) -> AgentUsageStatus:
+    return AgentUsageStatus(
+        availability=Availability(message.availability), reason=message.reason, plan=message.plan,
+        windows=tuple(_window(window) for window in message.windows), metadata=dict(message.metadata),
+        taken_at=datetime_from_wire(message.taken_at),
+    )  # fmt: skip
+
+
+def _window(message: node_pb2.UsageWindow) -> UsageWindow:
+    return UsageWindow(
+        name=message.name, unit=message.unit, reset_text=message.reset_text, state=message.state,
+        used_percent=message.used_percent if message.HasField("used_percent") else None,
+        used=message.used if message.HasField("used") else None,
+        limit=message.limit if message.HasField("limit") else None,
+        duration_minutes=message.duration_minutes if message.HasField("duration_minutes") else None,
+        resets_at=_moment(message.resets_at, message.HasField("resets_at")),
+    )  # fmt: skip
 
 
 def _moment(message: Timestamp, is_present: bool) -> datetime | None:

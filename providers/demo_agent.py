@@ -65,7 +65,7 @@ API_ERRORS = {
 }
 
 
-class Stop(Exception):
+class TurnOver(Exception):
     """The turn ends here, with this exit code."""
 
     def __init__(self, code: int, message: str = "") -> None:
@@ -82,9 +82,9 @@ def main() -> int:
             return 0
         prompt = sys.stdin.buffer.read().decode(errors="replace").strip()
         if not prompt:
-            raise Stop(1, "Error: Input must be provided through stdin")
+            raise TurnOver(1, "Error: Input must be provided through stdin")
         return Turn(options, prompt).run()
-    except Stop as stop:
+    except TurnOver as stop:
         if stop.args[0]:
             os.write(2, f"{stop.args[0]}\n".encode())
         return stop.code
@@ -102,7 +102,7 @@ def read_options(arguments: list[str]) -> dict[str, str]:
         elif argument in FLAGS or argument == "--version":
             options[argument] = ""
         else:
-            raise Stop(1, f"error: unknown option '{argument}'")
+            raise TurnOver(1, f"error: unknown option '{argument}'")
     return options
 
 
@@ -123,7 +123,7 @@ class Directive:
         try:
             return float(self._values.get(key, default))
         except ValueError:
-            raise Stop(1, f"error: {key}={self._values[key]} is not a number") from None
+            raise TurnOver(1, f"error: {key}={self._values[key]} is not a number") from None
 
 
 class Session:
@@ -140,7 +140,7 @@ class Session:
         if resumed:
             self._load()
         elif not self.is_known or os.path.exists(self._path):
-            raise Stop(1, f"Error: Session ID {self.id} is already in use or malformed.")
+            raise TurnOver(1, f"Error: Session ID {self.id} is already in use or malformed.")
 
     def add(self, prompt: str) -> None:
         """Keep *prompt* before it is answered: a turn that is cut short is part of the conversation."""
@@ -172,11 +172,11 @@ class Turn:
         if not self.session.is_known:
             reason = f"No conversation found with session ID: {self.session.id}"
             self.result(subtype="error_during_execution", is_error=True, num_turns=0, errors=[reason])
-            raise Stop(1, reason)
+            raise TurnOver(1, reason)
         self.session.add(self.prompt)
         mode = MODES.get(self.directive.name)
         if mode is None:
-            raise Stop(1, f"error: no directive named {self.directive.name}; known: {', '.join(sorted(MODES))}")
+            raise TurnOver(1, f"error: no directive named {self.directive.name}; known: {', '.join(sorted(MODES))}")
         try:
             return mode(self) or 0
         except KeyboardInterrupt:
@@ -320,7 +320,7 @@ def fail(turn: Turn) -> int:
     if kind in API_ERRORS:
         return api_error(turn, kind)
     if kind not in DEATHS:
-        raise Stop(1, f"error: no failure of kind {kind}; known: {', '.join(sorted({*API_ERRORS, *DEATHS}))}")
+        raise TurnOver(1, f"error: no failure of kind {kind}; known: {', '.join(sorted({*API_ERRORS, *DEATHS}))}")
     return DEATHS[kind](turn)
 
 
@@ -401,7 +401,7 @@ def api_error(turn: Turn, kind: str) -> int:
 def die_by_exit(turn: Turn) -> int:
     turn.init()
     turn.message({"type": "text", "text": turn.answer_text(5)})
-    raise Stop(int(turn.directive.number("code", 3)), "demo: something went wrong on purpose")
+    raise TurnOver(int(turn.directive.number("code", 3)), "demo: something went wrong on purpose")
 
 
 def die_by_kill(turn: Turn) -> int:

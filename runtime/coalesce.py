@@ -38,7 +38,9 @@ def coalesce(events: Sequence[RuntimeEvent]) -> list[RuntimeEvent]:
 
 
 def _continues(before: RuntimeEvent, event: RuntimeEvent) -> bool:
-    return event.type is before.type and event.type in _DELTAS and event.metadata == before.metadata
+    """Numbers with a gap between them are not merged: the gap is to be seen."""
+    follows = event.sequence == before.sequence + 1 and event.type is before.type
+    return follows and event.type in _DELTAS and event.metadata == before.metadata
 
 
 def _merge(parts: Sequence[RuntimeEvent]) -> RuntimeEvent:

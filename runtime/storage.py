@@ -94,7 +94,8 @@ class Storage:
     def size_bytes(self, directory: Path) -> int:
         """What the files of a run's directory hold."""
         try:
-            return sum(entry.stat().st_size for entry in os.scandir(directory) if entry.is_file(follow_symlinks=False))
+            with os.scandir(directory) as entries:
+                return sum(entry.stat().st_size for entry in entries if entry.is_file(follow_symlinks=False))
         except OSError:
             return 0
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import typer
 
-from node.commands import config, gc, run, runs, status
+from node.commands import config, doctor, gc, run, runs, sessions, status
 from node.commands.dial import EXIT_CODES
 
-_EPILOG = "`iop-node serve` starts a node.\n\n\b\nExit codes:\n" + EXIT_CODES
+_EPILOG = "`iop-node serve` starts a node, `iop-node login PROFILE` logs an agent in.\n\n\b\nExit codes:\n" + EXIT_CODES
 
 
 def build() -> typer.Typer:
@@ -24,9 +24,22 @@ def build() -> typer.Typer:
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    for command in (run.run, runs.attach, runs.cancel, runs.ps, runs.show, status.status, status.capabilities, gc.gc):
+    for command in (
+        run.run,
+        runs.attach,
+        runs.cancel,
+        runs.ps,
+        runs.show,
+        status.status,
+        status.capabilities,
+        status.drain,
+        status.reload,
+        doctor.doctor,
+        gc.gc,
+    ):
         app.command()(command)
     app.add_typer(config.app, name="config")
+    app.add_typer(sessions.app, name="sessions")
     return app
 
 

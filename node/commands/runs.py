@@ -134,7 +134,8 @@ def _row(run: RunView) -> tuple[str, ...]:
     code = f" ({run.failure.code.value})" if run.failure else ""
     took = _took(run.accepted_at, run.ended_at)
     accepted = f"{run.accepted_at:%Y-%m-%d %H:%M:%SZ}" if run.accepted_at else ""
-    return run.run_id, run.state + code, run.target, run.session_id, accepted, took
+    waiting = f" (next {run.queue_position})" if run.queue_position else ""
+    return run.run_id, run.state + code + waiting, run.target, run.session_id, accepted, took
 
 
 def _took(began: datetime | None, ended: datetime | None) -> str:
@@ -155,6 +156,7 @@ def _facts(details: RunDetails) -> dict[str, str]:
     facts["took"] = _took(run.accepted_at, run.ended_at)
     facts["events"] = f"{run.first_sequence} to {run.last_sequence}"
     facts["shares workspace with"] = ", ".join(run.workspace_shared_with)
+    facts["place in the queue"] = str(run.queue_position or "")
     facts["background"] = "yes" if run.background else ""
     facts["recovered"] = "yes" if run.recovered else ""
     facts.update(sorted(details.details.items(), key=lambda item: ("\n" in item[1], item[0])))

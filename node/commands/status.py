@@ -10,7 +10,7 @@ import typer
 
 from node.client import NodeClient, NodeError
 from node.commands.dial import DIAL_S, NODE, Exit, Json, Node, dial, finish
-from node.commands.output import print_facts, print_json, print_table, say_error
+from node.commands.output import print_facts, print_json, print_table, say, say_error
 from node.wire_views import NodeStatusView
 
 _POLL_S = 0.1
@@ -72,14 +72,39 @@ def capabilities(node: Node = NODE, json: Json = False) -> None:
     dial(node, work, as_json=json)
 
 
+def drain(node: Node = NODE, json: Json = False) -> None:
+    """Have the node take no new runs; those that are accepted go on. A restart undoes it."""
+
+    async def work(client: NodeClient) -> Exit:
+        left = await client.drain()
+        print_json({"draining": True, "active_runs": left}) if json else say(f"draining; {left} runs are left")
+        return Exit.DONE
+
+    dial(node, work, as_json=json)
+
+
+def reload(node: Node = NODE, json: Json = False) -> None:
+    """Have the node read its configuration again. Exit 2 when it is refused; the one before stays in service."""
+
+    async def work(client: NodeClient) -> Exit:
+        generation = await client.reload()
+        print_json({"generation": generation}) if json else say(f"generation {generation} is in service")
+        return Exit.DONE
+
+    dial(node, work, as_json=json)
+
+
 def _facts(view: NodeStatusView) -> dict[str, str]:
     facts = {
         "node": view.node_id,
         "version": view.version,
         "started": view.started_at.isoformat() if view.started_at else "",
         "recovery": "complete" if view.recovery_complete else "going on",
+        "draining": "yes" if view.draining else "",
         "active runs": str(view.active_runs),
+        "queued runs": str(view.queued_runs or ""),
         "attached readers": str(view.attached_readers),
+        "configuration": f"generation {view.config_generation}",
         "keeper": f"pid {view.keeper_pid}" if view.keeper_pid else "none",
     }
     facts |= {f"limit {name}": f"{limit:,}" for name, limit in sorted(view.limits.items())}

@@ -152,8 +152,9 @@ class Discovery:
         environment = child_environment(profile, self._inherited)
         try:
             binary = native_binary(find_binary(profile.command[0], environment["PATH"]), profile.native)
-        except CannotStart as error:
-            return _Found(binary=Step(failed=Readiness.MISSING_BINARY, detail=str(error)))
+        except CannotStart:
+            detail = f"{profile.command[0]} is not on the node's PATH, or cannot be executed"
+            return _Found(binary=Step(failed=Readiness.MISSING_BINARY, detail=detail))
         try:
             secrets = resolve_secrets(profile.secrets, self._inherited)
         except SecretUnavailable as error:

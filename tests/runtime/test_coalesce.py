@@ -55,6 +55,12 @@ def test_other_messages_and_other_kinds_are_not_merged() -> None:
     assert coalesce(events) == events
 
 
+def test_a_gap_in_the_numbers_is_not_merged_away() -> None:
+    events = [event(1), event(2), event(1 << 20), event((1 << 20) + 1)]
+
+    assert coalesce(events) == [event(2, text="xx"), event((1 << 20) + 1, text="xx")]
+
+
 def test_a_merged_delta_is_bounded() -> None:
     many = coalesce([event(n) for n in range(1, 3 * MERGE_EVENTS)])
     large = coalesce([event(n, text="x" * (MERGE_CHARS // 2 + 1)) for n in (1, 2, 3)])

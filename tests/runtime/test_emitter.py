@@ -100,7 +100,9 @@ DRAFTS = st.one_of(
     st.just(NOTICE),
     st.sampled_from(TERMINALS),
 )
-ENDINGS = st.sampled_from([None, RuntimeError("broke"), RunCancelled("stop"), DeadlineExceeded("late"), asyncio.CancelledError()])
+ENDINGS = st.sampled_from(
+    [None, RuntimeError("broke"), RunCancelled("stop"), DeadlineExceeded("late"), asyncio.CancelledError()]
+)
 
 
 @pytest.mark.req("RT-14", "RT-15", "RT-16", "RT-17", "RT-18", "BAN-18", "E-1")
@@ -131,7 +133,11 @@ def test_whatever_a_provider_reports_the_host_sees_a_legal_run(
 @pytest.mark.req("RT-13", "RT-14")
 async def test_interleaved_deltas_keep_the_order_of_arrival() -> None:
     events = await emitted(
-        delta("1", message_id="m"), reasoning_delta("2", message_id="m"), NOTICE, delta("3", message_id="m"), TERMINALS[0]
+        delta("1", message_id="m"),
+        reasoning_delta("2", message_id="m"),
+        NOTICE,
+        delta("3", message_id="m"),
+        TERMINALS[0],
     )
 
     assert words(events) == "sdradC"

@@ -161,7 +161,10 @@ def test_a_code_of_the_future_is_unknown_and_kept() -> None:
     found = decode_failure(envelope(code="quota_v9", message="window spent", retryable=True, metadata={"k": "v"}))
 
     assert found == Failure(
-        code=FailureCode.UNKNOWN, message="window spent", retryable=True, metadata={"k": "v", "original_code": "quota_v9"}
+        code=FailureCode.UNKNOWN,
+        message="window spent",
+        retryable=True,
+        metadata={"k": "v", "original_code": "quota_v9"},
     )
 
 

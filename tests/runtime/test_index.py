@@ -65,7 +65,11 @@ async def test_a_bad_operation_is_undone_alone(tmp_path: Path) -> None:
     async with open_index(tmp_path) as index:
         async with asyncio.timeout(PATIENCE_S):
             outcomes = await asyncio.gather(
-                index.run(note("a")), index.run(half), index.run(note("a")), index.run(note("b")), return_exceptions=True
+                index.run(note("a")),
+                index.run(half),
+                index.run(note("a")),
+                index.run(note("b")),
+                return_exceptions=True,
             )
 
         assert [type(outcome) for outcome in outcomes] == [type(None), ValueError, sqlite3.IntegrityError, type(None)]

@@ -201,7 +201,8 @@ def mixed(count: int, *, gap_after: int = 0) -> list[RuntimeEvent]:
     """Records of all sizes; numbers jump by 2^20 after *gap_after*."""
     jump = 1 << 20
     return [
-        event(n + (jump if gap_after and n > gap_after else 0), "x" * SIZES[n % len(SIZES)]) for n in range(1, count + 1)
+        event(n + (jump if gap_after and n > gap_after else 0), "x" * SIZES[n % len(SIZES)])
+        for n in range(1, count + 1)
     ]
 
 

@@ -128,7 +128,11 @@ def test_tombstones_go_after_their_time(connection: sqlite3.Connection) -> None:
     records.bury("01B", 20)(connection)
 
     assert records.forget_tombstones(20)(connection) == 1
-    assert [records.find("local", f"run-{u}")(connection) is None for u in ("01A", "01B", "01C")] == [True, False, False]
+    assert [records.find("local", f"run-{u}")(connection) is None for u in ("01A", "01B", "01C")] == [
+        True,
+        False,
+        False,
+    ]
 
 
 def test_what_ended_and_is_not_buried_comes_last_ended_first(connection: sqlite3.Connection) -> None:

@@ -42,7 +42,9 @@ REFUSED: list[tuple[dict[str, Any], str, tuple[str, ...]]] = [
 
 
 @pytest.mark.req("NB-03", "RT-07", "RT-10")
-@pytest.mark.parametrize(("fields", "culprit", "said"), REFUSED, ids=[f"{c}-{n}" for n, (_, c, _) in enumerate(REFUSED)])
+@pytest.mark.parametrize(
+    ("fields", "culprit", "said"), REFUSED, ids=[f"{c}-{n}" for n, (_, c, _) in enumerate(REFUSED)]
+)
 def test_a_bad_request_is_refused_by_thing_value_and_way_out(
     fields: dict[str, Any], culprit: str, said: tuple[str, ...]
 ) -> None:
@@ -117,7 +119,9 @@ def test_a_bad_part_of_the_policy_is_named(policy: dict[str, Any], field: str, s
 def test_what_the_provider_does_not_declare_is_refused() -> None:
     check_policy({"iop": {}, "model": "m"}, frozenset({"model"}), target="agent")
 
-    with pytest.raises(InvalidRequest, match=r"policy.effort is not understood by target 'agent'; declared: model") as no:
+    with pytest.raises(
+        InvalidRequest, match=r"policy.effort is not understood by target 'agent'; declared: model"
+    ) as no:
         check_policy({"model": "m", "effort": 1}, frozenset({"model"}), target="agent")
     assert no.value.failure.metadata["field"] == "policy.effort"
 

@@ -21,7 +21,9 @@ def test_a_run_nobody_cancelled_has_no_cancel(tmp_path: Path) -> None:
     assert read_cancel(tmp_path) is None
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff\xfe", json.dumps({}).encode(), b'{"reason": ""}'])
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"null", b"\xff\xfe", json.dumps({}).encode(), b'{"reason": ""}']
+)
 def test_a_cancel_counts_whatever_is_in_its_file(tmp_path: Path, content: bytes) -> None:
     (tmp_path / CANCEL_FILE).write_bytes(content)
 

@@ -15,7 +15,9 @@ def test_a_data_directory_is_made_for_its_owner_alone(tmp_path: Path) -> None:
     root = tmp_path / "a" / "data"
 
     with open_storage(root):
-        modes = {path.name: path.stat().st_mode & 0o777 for path in (root, root / "runs", root / "sessions", root / "lock")}
+        modes = {
+            path.name: path.stat().st_mode & 0o777 for path in (root, root / "runs", root / "sessions", root / "lock")
+        }
 
     assert modes == {"data": 0o700, "runs": 0o700, "sessions": 0o700, "lock": 0o600}
 

@@ -8,8 +8,9 @@ that finished with a text and not with a tool call are ``complete``; everything 
 event ends the run at once, since the exit code would be 1 whatever followed, and the CLI was seen to hang after one. On
 a resume the same holds for another session id than the one asked for, which is ``session_not_found``.
 
-The text of ``complete`` is that of the last message that has one. Earlier ones are remarks between tool calls, or the
-summary of a compacted context, which comes as ordinary text and so does the CLI's own "Continue if you have next steps".
+The text of ``complete`` is what was said after the last tool call; what was said before it are remarks. When the CLI
+compacts its context it prints the summary as ordinary text and then, marked as synthetic, its own "Continue if you have
+next steps": that mark makes the message before it a summary, which is no answer, and the messages around it are joined.
 
 Not in this format: partial text (a part is told when it is whole), thinking without ``--thinking``, retries (74 s of
 silence before an error 500 is told), tool calls before they have ended, and sub-agents. Which model is unknown is told
@@ -34,7 +35,7 @@ from providers.cli.evidence import (
 from providers.cli.found import Found
 from providers.cli.json_fields import JsonObject, storable
 from providers.cli.json_lines import bounded, recover
-from runtime.events import Draft, EventType, ToolCall, ToolResult, Usage, complete, error
+from runtime.events import Draft, EventType, Notice, ToolCall, ToolResult, Usage, complete, error
 from runtime.failure import Failure, FailureCode
 
 _TOOL_CALLS = "tool-calls"
@@ -65,6 +66,7 @@ class _Part(msgspec.Struct, gc=False):
     reason: str = ""
     tokens: object = None
     cost: object = None
+    synthetic: object = None
 
 
 class _Event(msgspec.Struct, gc=False):
@@ -92,8 +94,9 @@ class OpencodeDecoder:
         self._resumed_id = context.resumed_id
         self._native_id: str | None = None
         self._is_other_session = False
-        self._texts: dict[str, str] = {}  # the parts of the message that spoke last, by id
-        self._message_id = ""
+        self._spoken: list[
+            tuple[str, dict[str, str]]
+        ] = []  # since the last tool call: a message's id, its texts by part
         self._reason = ""  # why the last step finished; empty while one is in work
         self._counts: dict[str, int] = {}
         self._cost = 0.0
@@ -129,9 +132,11 @@ class OpencodeDecoder:
             return error(_history_gone(), usage=usage)
         if self._error is not None:
             return error(_failure(self._error, end), usage=usage)
-        if end.code == 0 and self._texts and self._reason not in ("", _TOOL_CALLS):
+        if end.code == 0 and self._spoken and self._reason not in ("", _TOOL_CALLS):
             facts = {} if self._reason == "stop" else {"stop_reason": self._reason}
-            return complete("".join(self._texts.values()), usage=usage, metadata=facts)
+            return complete(
+                "\n\n".join("".join(texts.values()) for _, texts in self._spoken), usage=usage, metadata=facts
+            )
         return error(self._failure_without_error(end), usage=usage)
 
     # -- events
@@ -171,12 +176,21 @@ class OpencodeDecoder:
 
     def _text(self, part: _Part, found: Found) -> None:
         """A part of the answer, whole; told again, it was changed since, which ``complete`` will show."""
-        if part.message_id != self._message_id:
-            self._message_id, self._texts = part.message_id, {}
-        text, is_new = storable(part.text), part.id not in self._texts
-        self._texts[part.id] = text
-        if is_new:
+        if part.synthetic:
+            self._compacted(found)
+            return
+        if not self._spoken or self._spoken[-1][0] != part.message_id:
+            self._spoken.append((part.message_id, {}))
+        texts, text = self._spoken[-1][1], storable(part.text)
+        if part.id not in texts:
             found.text(EventType.DELTA, text, storable(part.message_id))
+        texts[part.id] = text
+
+    def _compacted(self, found: Found) -> None:
+        """The CLI spoke in the user's place, which it does after it has put a summary in place of its context."""
+        if self._spoken:
+            self._spoken.pop()
+        found.activity(Notice(code="compacted", message="the agent compacted its context"))
 
     def _reasoning(self, part: _Part, found: Found) -> None:
         found.text(EventType.REASONING_DELTA, storable(part.text), storable(part.message_id))
@@ -193,6 +207,8 @@ class OpencodeDecoder:
 
     def _step_finish(self, part: _Part, found: Found) -> None:
         self._reason = storable(part.reason) or "unknown"
+        if self._reason == _TOOL_CALLS:
+            self._spoken = []
         tokens = _object(part.tokens)
         for holder, names in ((tokens, _TOKENS), (fields.mapping(tokens, "cache"), _CACHE)):
             for name, key in names.items():

@@ -20,7 +20,7 @@ check_for_update_on_startup = false
 [model_providers.mock]
 name = "mock"
 base_url = "{url}/v1"
-env_key = "MOCK_API_KEY"
+env_key = "CODEX_API_KEY"
 wire_api = "responses"
 request_max_retries = {retries}
 stream_max_retries = {retries}
@@ -59,7 +59,7 @@ def codex_home(folder: Path, url: str, *, retries: int = 2) -> dict[str, str]:
     return {
         "HOME": str(home),
         "CODEX_HOME": str(config.parent),
-        "MOCK_API_KEY": DUMMY_KEY,
+        "CODEX_API_KEY": DUMMY_KEY,
         "TMPDIR": str(temporary),  # every sandboxed command fails where CODEX_HOME lies below it
     }
 
