@@ -25,7 +25,7 @@ def main() -> int:
     """Exit codes: 0 measured, whether targets are met or not; 2 wrong usage."""
     arguments = _parser().parse_args()
     options = Options(
-        runs=tuple(arguments.runs), events=arguments.events or (12_000 if arguments.quick else Options().events),
+        runs=tuple(arguments.runs), events=arguments.events or (500 if arguments.quick else Options().events),
         rounds=arguments.rounds or (3 if arguments.quick else Options().rounds), quick=arguments.quick,
     )  # fmt: skip
     chosen = [part for part in PARTS if part != "profile"] if "all" in arguments.parts else arguments.parts
@@ -43,7 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description="The product beside its floor, in one run.")
     parser.add_argument("parts", nargs="*", choices=[*PARTS, "all"], default="all", help="default: all but profile")
     parser.add_argument("--runs", type=int, nargs="+", default=list(Options().runs), help="runs at once (throughput)")
-    parser.add_argument("--events", type=int, help="events of all runs of a cell together (throughput)")
+    parser.add_argument("--events", type=int, help="events of each run (throughput)")
     parser.add_argument("--rounds", type=int, help="pairs (throughput)")
     parser.add_argument("--quick", action="store_true", help="everything small: within a minute, and rough")
     return parser

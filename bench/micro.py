@@ -9,8 +9,10 @@ import asyncio
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from bench import agent
 from bench.options import Options
@@ -19,6 +21,7 @@ from node.runtime_bridge import EventEncoder
 from providers.cli.dialect import Line, TurnContext
 from providers.cli.dialects import load_dialect
 from providers.cli.framing import Framing
+from runtime.coalesce import coalesce
 from runtime.emitter import Emitter
 from runtime.events import Draft, RuntimeEvent
 from runtime.feed import Feed
@@ -75,14 +78,20 @@ async def _round(count: int) -> dict[str, float]:
     costs["draft to event"] = (time.perf_counter() - began) / count * 1e6
     with tempfile.TemporaryDirectory() as directory:
         journal = Journal(Path(directory))
-        timed("event to journal", lambda: [journal.append(batch) for batch in kept.batches] and None)
+        timed("event to journal", lambda: _each(journal.append, kept.batches))
         feed = Feed()
-        timed("event to feed", lambda: [feed.publish(batch) for batch in kept.batches] and None)
+        timed("event to feed", lambda: _each(feed.publish, kept.batches))
         encoder = EventEncoder(node_id="node-" + "2" * 26)
-        timed("event to bytes", lambda: [encoder.encode(e) for batch in kept.batches for e in batch] and None)
+        timed("event to bytes", lambda: _each(encoder.encode, chain.from_iterable(kept.batches)))
+        timed("(events merged, for readers behind)", lambda: _each(coalesce, kept.batches))
         timed("(journal to event, for readers behind)", lambda: _read_back(journal))
         journal.close()
     return costs
+
+
+def _each(work: Callable[[Any], object], items: Iterable[Any]) -> None:
+    for item in items:
+        work(item)
 
 
 class _Kept:

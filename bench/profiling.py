@@ -76,7 +76,7 @@ def _sampled(tool: str) -> tuple[Counter[str], int]:
 def _flood(server: Server, seconds: float) -> None:
     until = time.monotonic() + seconds
     while time.monotonic() < until:
-        ask("throughput", server, runs=16, events=48_000, apart=True)
+        ask("throughput", server, runs=16, events=3_000, apart=True)
 
 
 def _innermost(stacks: str) -> tuple[Counter[str], int]:

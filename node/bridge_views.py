@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from node.pb import node_pb2
 from node.runtime_bridge import failure_to_wire, timestamp_to_wire
 from runtime.conversations import Utterance
+from runtime.provider import Answer, Decision
 from runtime.records import RunRecord, RunState
 from runtime.runs import CancelReceipt
 from runtime.sessions import Session
@@ -18,6 +19,11 @@ _STATES = {
     RunState.COMPLETE: node_pb2.RUN_STATE_COMPLETE,
     RunState.ERROR: node_pb2.RUN_STATE_ERROR,
     RunState.CANCELLED: node_pb2.RUN_STATE_CANCELLED,
+}
+
+_DECISIONS: dict[node_pb2.PermissionDecision, Decision] = {
+    node_pb2.PERMISSION_DECISION_ALLOW: Decision.ALLOW,
+    node_pb2.PERMISSION_DECISION_DENY: Decision.DENY,
 }
 
 
@@ -38,10 +44,17 @@ def run_to_wire(record: RunRecord, *, first: int = 0, last: int = 0, queue_posit
 
 
 def run_details_to_wire(
-    record: RunRecord, *, first: int, last: int, queue_position: int, details: Mapping[str, str]
+    record: RunRecord,
+    *,
+    first: int,
+    last: int,
+    queue_position: int,
+    open_requests: Sequence[str],
+    details: Mapping[str, str],
 ) -> node_pb2.GetRunResponse:
     """One run and the facts that explain it."""
     run = run_to_wire(record, first=first, last=last, queue_position=queue_position)
+    run.open_requests.extend(open_requests)
     return node_pb2.GetRunResponse(run=run, details=dict(details))
 
 
@@ -125,3 +138,13 @@ def utterance_to_wire(utterance: Utterance) -> node_pb2.GetTranscriptResponse:
         run_id=utterance.run_id, role=utterance.role, text=utterance.text, time=timestamp_to_wire(utterance.time_ns),
         tool=utterance.tool, call_id=utterance.call_id, is_error=utterance.is_error,
     )  # fmt: skip
+
+
+def decision_from_wire(number: node_pb2.PermissionDecision) -> str:
+    """The word of a decision; one that this build does not know stays visible, and is refused, as its number."""
+    return _DECISIONS.get(number, f"PERMISSION_DECISION_{number}")
+
+
+def answer_to_wire(answer: Answer) -> node_pb2.RespondPermissionResponse:
+    numbers = {word: number for number, word in _DECISIONS.items()}
+    return node_pb2.RespondPermissionResponse(decision=numbers[answer.decision])

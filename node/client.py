@@ -185,6 +185,10 @@ class NodeClient:
         request = command_to_wire(target, name, adapter=adapter, arguments=arguments or {})
         return await self._connection.command(request, within_s)
 
+    async def respond(self, run_id: str, request_id: str, *, allow: bool, message: str = "") -> None:
+        """Answer a question (activity ``permission_request``) of a running agent; durable when this returns."""
+        await self._connection.respond(run_id, request_id, allow, message)
+
     async def sessions(self) -> AsyncGenerator[SessionSummary, None]:
         """Logical sessions, the last used first."""
         token, more = "", True

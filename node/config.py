@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from providers.catalog.factory import ProfileSettings
 from providers.cli.environment import SecretSource, is_secret_name
 from runtime.config import KeepRaw, RuntimeConfig
+from runtime.types import PermissionRules
 
 DEFAULT_LISTEN = "127.0.0.1:50400"
 UNIX_PREFIX = "unix:"
@@ -50,7 +51,14 @@ class _Secret(_Strict):
         return self
 
 
+class _Permissions(_Strict):
+    allow: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+    patience_s: Seconds = PermissionRules().patience_s
+
+
 class _Profile(_Strict):
+    permissions: _Permissions = _Permissions()
     env: dict[str, str] = {}
     secrets: dict[str, _Secret] = {}
     default_workspace: str = ""
@@ -196,6 +204,7 @@ def _settings(profile: _Profile) -> ProfileSettings:
         default_workspace=profile.default_workspace,
         silence_timeout_s=profile.silence_timeout_s,
         max_concurrency=profile.max_concurrency,
+        permissions=PermissionRules(**profile.permissions.model_dump()),
     )
 
 

@@ -192,6 +192,14 @@ class Connection:
         """A provider's answer to a command."""
         return views.answer_from_wire(await _ask(self._stub.Command, request, within_s=within_s))
 
+    async def respond(self, run_id: str, request_id: str, allow: bool, message: str) -> None:
+        """Answer a question of a running agent."""
+        decision = node_pb2.PERMISSION_DECISION_ALLOW if allow else node_pb2.PERMISSION_DECISION_DENY
+        request = node_pb2.RespondPermissionRequest(
+            run_id=run_id, request_id=request_id, decision=decision, message=message
+        )
+        await _ask(self._stub.RespondPermission, request)
+
     async def sessions(self, token: str) -> tuple[tuple[SessionSummary, ...], str]:
         """Some sessions, the last used first, and the token of the next page."""
         response = await _ask(self._stub.ListSessions, node_pb2.ListSessionsRequest(page_token=token))

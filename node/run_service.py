@@ -73,12 +73,28 @@ class RunService:
         receipt = await self._runs.cancel(request.run_id, reason=request.reason)
         return bridge_views.receipt_to_wire(receipt)
 
+    async def RespondPermission(
+        self, request: node_pb2.RespondPermissionRequest, context: Context
+    ) -> node_pb2.RespondPermissionResponse:
+        answer = await self._runs.respond_permission(
+            request.run_id,
+            request.request_id,
+            bridge_views.decision_from_wire(request.decision),
+            message=request.message,
+        )
+        return bridge_views.answer_to_wire(answer)
+
     async def GetRun(self, request: node_pb2.GetRunRequest, context: Context) -> node_pb2.GetRunResponse:
         record = await self._runs.get(request.run_id)
         first, last = await asyncio.to_thread(_held, self._directory(record))
         details = await asyncio.to_thread(self._explain, record)
         return bridge_views.run_details_to_wire(
-            record, first=first, last=last, queue_position=self._runs.queue_position(record), details=details
+            record,
+            first=first,
+            last=last,
+            queue_position=self._runs.queue_position(record),
+            open_requests=self._runs.open_requests(record),
+            details=details,
         )
 
     async def ListRuns(self, request: node_pb2.ListRunsRequest, context: Context) -> node_pb2.ListRunsResponse:

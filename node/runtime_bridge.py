@@ -32,6 +32,7 @@ from runtime.events import (
     EventType,
     FailureRecord,
     Notice,
+    PermissionRequest,
     Plan,
     PlanEntry,
     RateLimit,
@@ -209,6 +210,8 @@ def activity_to_wire(activity: Activity) -> node_pb2.Activity:
             return node_pb2.Activity(plan=node_pb2.Plan(entries=lines))
         case RateLimit():
             return node_pb2.Activity(rate_limit=_rate_limit_to_wire(activity))
+        case PermissionRequest():
+            return node_pb2.Activity(permission_request=_question_to_wire(activity))
         case Notice(code=code, message=message):
             return node_pb2.Activity(notice=node_pb2.Notice(code=code, message=message))
         case _:
@@ -220,6 +223,25 @@ def _rate_limit_to_wire(limit: RateLimit) -> node_pb2.RateLimit:
     if limit.resets_at is not None:
         message.resets_at.seconds = limit.resets_at
     return message
+
+
+def _question_to_wire(asked: PermissionRequest) -> node_pb2.PermissionRequest:
+    message = node_pb2.PermissionRequest(
+        request_id=asked.request_id, tool=asked.tool, input_json=asked.input_json, reason=asked.reason
+    )
+    if asked.expires_at_ns:
+        message.expires_at.CopyFrom(timestamp_to_wire(asked.expires_at_ns))
+    return message
+
+
+def _question_from_wire(message: node_pb2.PermissionRequest) -> PermissionRequest:
+    return PermissionRequest(
+        request_id=message.request_id,
+        tool=message.tool,
+        input_json=message.input_json,
+        reason=message.reason,
+        expires_at_ns=timestamp_from_wire(message.expires_at) if message.HasField("expires_at") else 0,
+    )
 
 
 def activity_from_wire(message: node_pb2.Activity) -> Activity:
@@ -239,6 +261,8 @@ def activity_from_wire(message: node_pb2.Activity) -> Activity:
             return Plan(entries=tuple(PlanEntry(text=e.text, status=e.status) for e in message.plan.entries))
         case "rate_limit":
             return _rate_limit_from_wire(message.rate_limit)
+        case "permission_request":
+            return _question_from_wire(message.permission_request)
         case "notice":
             return Notice(code=message.notice.code, message=message.notice.message)
         case _:

@@ -51,7 +51,8 @@ class CannotListen(Exception):
 async def serving(host: Host) -> AsyncIterator[str]:
     """Serve *host* until the block ends, and yield the address in use (the port is known then, also for port 0)."""
     server = grpc.aio.server(options=OPTIONS, interceptors=(ErrorGuard(),))
-    server.add_generic_rpc_handlers((_handlers(RunService(host), SessionService(host), NodeInfoService(host), AgentsService(host)),))
+    servicers = (RunService(host), SessionService(host), NodeInfoService(host), AgentsService(host))
+    server.add_generic_rpc_handlers((_handlers(*servicers),))
     health_servicer = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
     if host.config.reflection:

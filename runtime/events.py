@@ -90,6 +90,16 @@ class RateLimit(msgspec.Struct, frozen=True, omit_defaults=True, tag="rate_limit
     resets_at: int | None = None
 
 
+class PermissionRequest(msgspec.Struct, frozen=True, omit_defaults=True, tag="permission_request", kw_only=True):
+    """The agent waits for leave to use a tool. ``input_json`` is one JSON value as text, at most 64 KiB."""
+
+    request_id: str
+    tool: str
+    input_json: str = ""
+    reason: str = ""
+    expires_at_ns: int = 0
+
+
 class Notice(msgspec.Struct, frozen=True, omit_defaults=True, tag="notice", kw_only=True):
     """Something worth knowing that ends nothing: a retry, a warning of the vendor's. ``code`` is lower snake case."""
 
@@ -97,7 +107,7 @@ class Notice(msgspec.Struct, frozen=True, omit_defaults=True, tag="notice", kw_o
     message: str = ""
 
 
-Activity = ToolCall | ToolResult | Plan | RateLimit | Notice
+Activity = ToolCall | ToolResult | Plan | PermissionRequest | RateLimit | Notice
 
 
 class FailureRecord(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

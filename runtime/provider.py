@@ -7,13 +7,13 @@ context for a request to stop, and returns when its terminal draft was handed ov
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from runtime.events import Draft
+from runtime.events import Draft, PermissionRequest
 from runtime.failure import Failure
 from runtime.status import AgentUsageStatus
 from runtime.types import Capabilities, ExecutionSpec
@@ -79,6 +79,42 @@ class NoSession:
         self.native_id = native_id
 
 
+class Decision(StrEnum):
+    """What an agent that asked for leave is told."""
+
+    ALLOW = "allow"
+    DENY = "deny"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """One decision about one question: by a ``rule``, by a ``caller``, or by ``timeout``."""
+
+    request_id: str
+    decision: Decision
+    by: str
+    message: str = ""
+
+
+class PermissionPort(Protocol):
+    """Where a provider takes its agent's questions."""
+
+    async def ask(self, request: PermissionRequest, show: Callable[[Sequence[Draft]], Awaitable[None]], /) -> Answer:
+        """The answer to *request*, which may take minutes; asking again for the same id gives the same answer.
+
+        *show* reports the question as an activity; it is called only when somebody has to be asked.
+        """
+
+
+class DenyAll:
+    """The port of hosts without anybody to ask."""
+
+    async def ask(self, request: PermissionRequest, show: Callable[[Sequence[Draft]], Awaitable[None]], /) -> Answer:
+        return Answer(
+            request_id=request.request_id, decision=Decision.DENY, by="rule", message="nobody can be asked here"
+        )
+
+
 @dataclass(slots=True, kw_only=True)
 class RunContext:
     """Cancel, deadline and private place of one run.
@@ -96,6 +132,7 @@ class RunContext:
     adopting: bool = False
     caught_up: asyncio.Event = field(default_factory=asyncio.Event)
     session: SessionSlot = field(default_factory=NoSession)
+    permissions: PermissionPort = field(default_factory=DenyAll)
     deadline_boot_s: float | None = None
     silence_s: float | None = None
     cancel_grace_s: float = 2.0

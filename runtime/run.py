@@ -23,6 +23,7 @@ from runtime.events import RuntimeEvent
 from runtime.feed import Cursor, Feed
 from runtime.journal import NAME as JOURNAL
 from runtime.journal import Journal, StorageFull
+from runtime.permissions import PermissionDesk
 from runtime.provider import RunContext, Stop, StopReason
 from runtime.records import RunRecord, RunState
 from runtime.registry import Lease
@@ -68,11 +69,13 @@ class LiveRun:
         ticket: Ticket,
         session: Session,
         free_session: Callable[[], None],
+        desk: PermissionDesk,
         make_room: Callable[[], bool] = lambda: False,
     ) -> None:
         self.record, self.spec, self.directory = record, spec, directory
         self.ctx, self.feed, self.lease, self.session = ctx, feed, lease, session
         self.ticket, self._free_session, self._make_room = ticket, free_session, make_room
+        self.desk = desk
         self.is_stored = False
         self._journal: Journal | None = None
         self.emitter: Emitter | None = None

@@ -22,11 +22,12 @@ from runtime.clock import boot_id, boot_time_s
 from runtime.config import RuntimeConfig
 from runtime.emitter import Emitter, execute
 from runtime.events import NO_METADATA
-from runtime.failure import FailureCode, FailureError, TargetNotFound
+from runtime.failure import FailureCode, FailureError, NotFound, TargetNotFound
 from runtime.feed import Feed
 from runtime.index import Index
 from runtime.keys import LOCAL, new_ulid, request_digest
-from runtime.provider import Describer, RunContext, Stop, StopReason
+from runtime.permissions import PermissionDesk
+from runtime.provider import Answer, Describer, RunContext, Stop, StopReason
 from runtime.readers import Reader, check_cursor, read_ended
 from runtime.records import RunRecord, RunState
 from runtime.registry import Lease, Registry
@@ -34,7 +35,7 @@ from runtime.resolve import check_policy, check_request, check_same, check_works
 from runtime.run import LiveRun, SessionView
 from runtime.sessions import Session, Sessions
 from runtime.storage import Storage
-from runtime.types import ExecutionSpec, RunRequest, SessionMode
+from runtime.types import ExecutionSpec, PermissionRules, RunRequest, SessionMode
 
 log = logging.getLogger(__name__)
 
@@ -174,8 +175,11 @@ class Runs:
     ) -> LiveRun:
         """The live side of *record*, with everything it holds; the caller lists it in ``live`` and begins it."""
         silence_s = parse_policy(spec.policy).silence_timeout_s or (lease and lease.capabilities.silence_timeout_s)
+        rules = PermissionRules() if lease is None else lease.capabilities.permissions
+        desk = PermissionDesk(self.storage.run_directory(record.ulid), rules)
         ctx = RunContext(
             directory=self.storage.run_directory(record.ulid), session=SessionView(self.sessions, session),
+            permissions=desk,
             deadline_boot_s=record.deadline_boot_s, silence_s=silence_s or self.config.silence_timeout_s,
             cancel_grace_s=self.config.cancel_grace_s, labels=lease.capabilities.labels if lease else NO_METADATA,
         )  # fmt: skip
@@ -183,7 +187,7 @@ class Runs:
             record=record, spec=spec, directory=self.storage.run_directory(record.ulid), ctx=ctx, feed=feed, lease=lease,
             ticket=ticket, session=session,
             free_session=lambda: self.sessions.release(record.principal, record.session_id, record.ulid),
-            make_room=self.storage.release_reserve,
+            make_room=self.storage.release_reserve, desk=desk,
         )  # fmt: skip
 
     async def _accept(self, run: LiveRun, after: int) -> Reader:
@@ -276,18 +280,27 @@ class Runs:
     async def settle(self, run: LiveRun) -> None:
         """Record the outcome in the index and let go; readers have seen the terminal already."""
         run.close()
-        record = run.record
-        if run.is_stored and record.ended_ns is not None:
+        try:
+            await self._record_outcome(run)
+        finally:  # what could not be recorded is found in the journal at the next start
+            self.live.pop((run.record.principal, run.record.run_id), None)
+            if self._last_turn.get(run.session.key) is run.task:
+                del self._last_turn[run.session.key]
+
+    async def _record_outcome(self, run: LiveRun) -> None:
+        record, size_bytes = run.record, 0
+        if not run.is_stored or record.ended_ns is None:
+            return
+        try:
             size_bytes = await asyncio.to_thread(self._tidy, run)
-            outcome = records.finish(
-                record.ulid, state=record.state, ended_ns=record.ended_ns, failure=record.failure,
-                recovered=record.recovered, size_bytes=size_bytes,
-            )  # fmt: skip
-            await self.index.run(outcome)
-            log.info("ended", extra={"run_id": run.spec.run_id, "state": record.state.value})
-        self.live.pop((record.principal, record.run_id), None)
-        if self._last_turn.get(run.session.key) is run.task:
-            del self._last_turn[run.session.key]
+        except OSError:  # a full disk, a directory removed under us: the outcome is recorded all the same
+            log.exception("run could not be tidied", extra={"run_id": run.spec.run_id})
+        outcome = records.finish(
+            record.ulid, state=record.state, ended_ns=record.ended_ns, failure=record.failure,
+            recovered=record.recovered, size_bytes=size_bytes,
+        )  # fmt: skip
+        await self.index.run(outcome)
+        log.info("ended", extra={"run_id": run.spec.run_id, "state": record.state.value})
 
     def _tidy(self, run: LiveRun) -> int:
         """Drop the raw output where it is not kept, and answer how many bytes the run left. Blocks."""
@@ -355,6 +368,27 @@ class Runs:
         except TimeoutError:
             pass  # the kill goes on; the state says that it is not over
         return CancelReceipt(accepted=accepted, state=found.record.state)
+
+    async def respond_permission(
+        self, run_id: str, request_id: str, decision: str, *, principal: str = LOCAL, message: str = ""
+    ) -> Answer:
+        """Answer a question of the run's agent.
+
+        Raises:
+            NotFound: no such run of this principal, or no such question is open in it (an ended run has none).
+            Conflict: it was answered before.
+            InvalidRequest: the decision is none.
+        """
+        await self.recovered.wait()
+        found = await self._get(principal, run_id)
+        if isinstance(found, RunRecord):
+            raise NotFound(f"run {run_id!r} has ended as {found.state.value}; no request of it is open", run_id=run_id)
+        return await found.desk.respond(request_id, decision, message=message)
+
+    def open_requests(self, record: RunRecord) -> tuple[str, ...]:
+        """Ids of the run's questions that wait for an answer."""
+        live = self.live.get((record.principal, record.run_id))
+        return () if live is None else live.desk.open_requests
 
     async def get(self, run_id: str, *, principal: str = LOCAL) -> RunRecord:
         """The run as it is now."""

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
+from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any
 
@@ -85,6 +86,24 @@ class ExecutionSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PermissionRules:
+    """What a profile's operator decided before an agent asks. Patterns are globs over tool names; deny wins over allow.
+
+    Where no rule decides somebody is asked, and after *patience_s* without an answer it is *deny*.
+    """
+
+    allow: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+    patience_s: float = 300.0
+
+    def allows(self, tool: str) -> bool | None:
+        """Whether *tool* may be used; None when somebody has to be asked."""
+        if any(fnmatchcase(tool, pattern) for pattern in self.deny):
+            return False
+        return True if any(fnmatchcase(tool, pattern) for pattern in self.allow) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
     """What a provider serves.
 
@@ -102,6 +121,7 @@ class Capabilities:
     default_workspace: str = ""
     silence_timeout_s: float | None = None
     policy_keys: frozenset[str] = frozenset()
+    permissions: PermissionRules = field(default_factory=PermissionRules)
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -28,6 +28,7 @@ def build() -> typer.Typer:
         run.run,
         runs.attach,
         runs.cancel,
+        runs.respond,
         runs.ps,
         runs.show,
         status.status,

@@ -11,6 +11,7 @@ from runtime.events import (
     Activity,
     EventType,
     Notice,
+    PermissionRequest,
     Plan,
     RateLimit,
     RuntimeEvent,
@@ -126,6 +127,8 @@ def activity_line(activity: Activity) -> str:
             return one_line(f"-> {name} {arguments}")
         case ToolResult(output=output, is_error=is_error):
             return one_line(f"<- {'error: ' if is_error else ''}{output or 'ok'}")
+        case PermissionRequest(request_id=request_id, tool=tool, input_json=arguments):
+            return one_line(f"?? {tool} {arguments} (iop-node respond RUN {request_id} allow|deny)")
         case Plan(entries=entries):
             done = sum(entry.status == "completed" for entry in entries)
             now = next((entry.text for entry in entries if entry.status == "in_progress"), "")

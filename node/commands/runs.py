@@ -1,11 +1,11 @@
-"""``iop-node attach | cancel | ps | show``: the runs that a node has or had."""
+"""``iop-node attach | cancel | respond | ps | show``: the runs that a node has or had."""
 
 from __future__ import annotations
 
 import sys
 from contextlib import aclosing
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -52,6 +52,26 @@ def cancel(
             print_json(receipt)
         else:
             say(f"cancelled {run_id}" if receipt.accepted else f"{run_id} had ended before: {receipt.state}")
+        return Exit.DONE
+
+    dial(node, work, as_json=json)
+
+
+def respond(
+    run: RunId,
+    request: Annotated[str, typer.Argument(metavar="REQUEST", help="the id in the permission_request")],
+    decision: Annotated[Literal["allow", "deny"], typer.Argument(help="what the agent is told")],
+    node: Node = NODE,
+    message: Annotated[str, typer.Option("--message", metavar="TEXT", help="a word to the agent")] = "",
+    json: Json = False,
+) -> None:
+    """Answer an agent that asks for leave to use a tool. Exit 2 when it was answered, or asks no more."""
+
+    async def work(client: NodeClient) -> Exit:
+        await client.respond(run, request, allow=decision == "allow", message=message)
+        print_json({"run_id": run, "request_id": request, "decision": decision}) if json else say(
+            f"{request}: {decision}"
+        )
         return Exit.DONE
 
     dial(node, work, as_json=json)

@@ -146,7 +146,7 @@ def _message(one: Any, path: tuple[str | int, ...]) -> str:
         if near == [path[-1]]:
             return "is not known here; it belongs into another place"
         return "is not known here" + (f"; did you mean {near[0]}?" if near else "")
-    message = str(one["msg"]).removeprefix("Value error, ")
+    message = str(one["msg"]).removeprefix("Value error, ").replace("a valid tuple", "a list")
     if one["type"] == "missing":
         return "is missing"
     if not isinstance(one["input"], str | int | float | bool | None):

@@ -63,8 +63,14 @@ def _check_literal(arguments: tuple[str, ...]) -> tuple[str, ...]:
     return arguments
 
 
+def _check_not_empty(values: tuple[str, ...]) -> tuple[str, ...]:
+    if not values:
+        raise ValueError("is empty; at least one is needed")
+    return values
+
+
 def _check_command(command: tuple[str, ...]) -> tuple[str, ...]:
-    program = command[0]
+    program = _check_not_empty(command)[0]
     if os.sep in program and not os.path.isabs(program):
         raise ValueError(f"{program!r} is relative to nowhere; give a name to be found on PATH, or an absolute path")
     return command
@@ -115,7 +121,7 @@ Step = Literal["int", "term", "hup"]
 Pattern = Annotated[Text, AfterValidator(check_pattern)]
 Arguments = Annotated[tuple[Anything, ...], AfterValidator(_check_arguments)]
 Literals = Annotated[tuple[Anything, ...], AfterValidator(_check_literal)]
-Command = Annotated[tuple[Text, ...], Field(min_length=1), AfterValidator(_check_command), BeforeValidator(_as_list)]
+Command = Annotated[tuple[Text, ...], AfterValidator(_check_command), BeforeValidator(_as_list)]
 Version = Annotated[str, StringConstraints(pattern=r"^\d{1,9}(\.\d{1,9}){1,3}$", strict=True)]
 Variable = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", strict=True)]
 HomeFile = Annotated[str, StringConstraints(pattern=r"^(?!/)(?!.*\.\.)[^\0]+$", strict=True)]
@@ -205,7 +211,7 @@ class ProviderStanza(_Strict):
     native: tuple[Text, ...] = ()
     slash_is_command: Annotated[bool, Field(strict=True)] = False
     env: Annotated[dict[str, Anything], AfterValidator(_check_environment)] = {}
-    cancel: Annotated[tuple[Step, ...], Field(min_length=1)] = ("term",)
+    cancel: Annotated[tuple[Step, ...], AfterValidator(_check_not_empty)] = ("term",)
     policy: Annotated[tuple[Text, ...], AfterValidator(_check_unique)] = ()
     silence_timeout_s: Seconds | None = None
     capabilities: Capabilities = ()

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from providers.cli.environment import SecretSource
+from runtime.types import PermissionRules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +32,7 @@ class Profile:
     cancel: tuple[str, ...] = ("term",)
     policy_keys: frozenset[str] = frozenset()
     max_concurrency: int = 0
+    permissions: PermissionRules = field(default_factory=PermissionRules)
     default_workspace: str = ""
     silence_timeout_s: float | None = None
 

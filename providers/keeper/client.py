@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from providers.keeper.home import install, other_homes
+from providers.keeper.inputs import InputRefusal, InputRefused
 from providers.keeper.keeper_connection import KeeperConnection, KeeperUnavailable, connect_or_start, retire
 from providers.keeper.kernel import clear_append_only
 from providers.keeper.orphans import OrphansEnded, end_orphans, living_markers
@@ -30,6 +31,8 @@ from providers.keeper.warden_link import WardenLink, connect_to_ctl
 
 __all__ = [
     "ExitRecord",
+    "InputRefusal",
+    "InputRefused",
     "Keeper",
     "KeeperUnavailable",
     "OrphansEnded",
@@ -66,10 +69,12 @@ class SpawnRequest:
     """The whole environment; ``IOP_RUN`` is added."""
     marker: str
     """The value of ``IOP_RUN``: unique to this run."""
-    stdin_fd: int
-    """Open for reading; the caller closes its copy."""
     stdout_fd: int
     """A regular file, open O_WRONLY | O_APPEND and made with mode 0400; the caller closes its copy."""
+    stdin_fd: int | None = None
+    """Open for reading; the caller closes its copy. None: an empty stdin, or the pipe of ``stdin_pipe``."""
+    stdin_pipe: bool = False
+    """The warden makes a pipe and is its only writer (``WardenLink.send_input``); ``stdin_fd`` is not given."""
     deadline_boot_s: float | None = None
     """On CLOCK_BOOTTIME; the stop's reason is then ``deadline``."""
     output_bytes: int = 1 << 30
@@ -194,9 +199,10 @@ class Keeper:
         link = self._new_link(request.directory)
         first = link.attach(ours, greet=False)
         try:
-            with theirs:
+            with theirs, open(os.devnull, "rb") as nothing:
                 order = self._order(request).to_frame()
-                await connection.send(order, (theirs.fileno(), request.stdin_fd, request.stdout_fd))
+                stdin_fd = nothing.fileno() if request.stdin_fd is None else request.stdin_fd
+                await connection.send(order, (theirs.fileno(), stdin_fd, request.stdout_fd))
             return self._judge(link, await self._answer(first))
         finally:
             if link.owner is None:
@@ -249,6 +255,7 @@ class Keeper:
             output_bytes=request.output_bytes,
             disk_watermark_bytes=request.disk_watermark_bytes,
             process_limit=request.process_limit,
+            stdin_pipe=request.stdin_pipe,
         )
 
     def _new_link(self, directory: Path) -> WardenLink:

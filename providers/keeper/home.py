@@ -23,6 +23,7 @@ CODE_FILES = (
     "run_directory.py",
     "spares.py",
     "stderr_file.py",
+    "stdin_pipe.py",
     "warden.py",
 )
 """Everything a keeper runs; a test starts one from exactly these."""

@@ -47,6 +47,11 @@ class Kind(StrEnum):
     EXITED = "exited"  # warden → node: the exit record is written
     GONE = "gone"  # warden → node: no process of the tree is left, the lock is free
     FENCED = "fenced"  # warden → node: a newer node owns this run
+    INPUT = "input"  # node → warden: a piece of a message for the child's stdin
+    INPUT_END = "input_end"  # node → warden: close the child's stdin after what is queued
+    TAKEN = "taken"  # warden → node: the last byte of a message is in the pipe
+    REFUSED = "refused"  # warden → node: a message will not be written whole, with the reason
+    DEADLINE = "deadline"  # node → warden: a new deadline, or none
 
 
 class ProtocolError(Exception):
@@ -66,6 +71,7 @@ class SpawnOrder(NamedTuple):
     output_bytes: int
     disk_watermark_bytes: int
     process_limit: int | None
+    stdin_pipe: bool = False
 
     def to_frame(self) -> Frame:
         return {"kind": Kind.SPAWN, **self._asdict()}
@@ -74,7 +80,8 @@ class SpawnOrder(NamedTuple):
     def from_frame(cls, frame: Frame) -> SpawnOrder:
         """The order in *frame*; keys of a later minor addition are ignored."""
         try:
-            values = {name: frame[name] for name in cls._fields}
+            # what came with a later minor addition has a default, for nodes that do not know it
+            values = {name: frame[name] for name in cls._fields if name in frame or name not in cls._field_defaults}
             values["argv"] = tuple(values["argv"])
         except (KeyError, TypeError) as error:
             raise ProtocolError(f"not a spawn order: {error!r}") from error

@@ -22,6 +22,7 @@ from providers.keeper.node_links import NodeLinks
 from providers.keeper.output_bound import OutputBound
 from providers.keeper.protocol import PROTOCOL, Frame, Kind, SpawnOrder, encode
 from providers.keeper.stderr_file import StderrFile
+from providers.keeper.stdin_pipe import StdinPipe
 
 STDERR_FLUSH_S = 1.0
 RECORD_RETRY_S = 1.0
@@ -93,6 +94,7 @@ def _launch(order: SpawnOrder, link: socket.socket, lock: int, stdin_fd: int, st
     wake = _wake_on_child()
     stderr, stderr_end = os.pipe()
     os.set_blocking(stderr, False)
+    stdin_fd, stdin = _stdin(order, stdin_fd)
     launch = fork_child(order, Stdio(stdin_fd, stdout_fd, stderr_end))
     os.close(stderr_end)
     os.close(stdin_fd)
@@ -112,7 +114,16 @@ def _launch(order: SpawnOrder, link: socket.socket, lock: int, stdin_fd: int, st
         os.waitpid(launch.pid, 0)
         raise _refusal(error)
     spawned: Frame = {"kind": Kind.SPAWNED, "protocol": PROTOCOL, "is_protected": is_protected, **owner}
-    return Warden(order, lock, wake, stderr, stdout_fd, spawned, listener, link)
+    return Warden(order, lock, wake, stderr, stdout_fd, stdin, spawned, listener, link)
+
+
+def _stdin(order: SpawnOrder, given: int) -> tuple[int, StdinPipe | None]:
+    """What the child reads from: the descriptor that came with the order, or a pipe of which the warden has the other end."""
+    if not order.stdin_pipe:
+        return given, None
+    os.close(given)
+    reading, writing = os.pipe()
+    return reading, StdinPipe(writing)
 
 
 def _wake_on_child() -> int:
@@ -132,6 +143,7 @@ class Warden:
         wake: int,
         stderr: int,
         stdout_fd: int,
+        stdin: StdinPipe | None,
         spawned: Frame,
         listener: socket.socket,
         link: socket.socket,
@@ -139,6 +151,7 @@ class Warden:
         now = kernel.boot_now()
         self._pid: int = spawned["pid"]
         self._lock, self._wake, self._stdout_fd, self._stderr = lock, wake, stdout_fd, stderr
+        self._stdin = stdin
         self._stderr_file = StderrFile(run_directory.STDERR)
         self._deadline = order.deadline_boot_s
         self._bound = OutputBound(
@@ -187,9 +200,13 @@ class Warden:
         for descriptor in (self._wake, self._stderr, *self._links.descriptors()):
             if descriptor >= 0:
                 poll.register(descriptor, select.POLLIN)
+        if self._stdin is not None and self._stdin.is_waiting:
+            poll.register(self._stdin.descriptor, select.POLLOUT)
         for descriptor, _ in poll.poll(timeout_s * 1000):
             if descriptor == self._wake:
                 os.read(self._wake, 4096)
+            elif self._stdin is not None and descriptor == self._stdin.descriptor:
+                self._answer(self._stdin.write())
             elif descriptor == self._stderr:
                 self._read_stderr(_READ_BYTES)
             else:
@@ -197,10 +214,23 @@ class Warden:
                     self._obey(frame)
 
     def _obey(self, frame: Frame) -> None:
-        if frame["kind"] == Kind.STOP:
+        kind = frame["kind"]
+        if kind == Kind.INPUT and self._stdin is not None:
+            self._answer(self._stdin.take(frame))
+            self._answer(self._stdin.write())
+        elif kind == Kind.INPUT_END and self._stdin is not None:
+            self._answer(self._stdin.end())
+        elif kind == Kind.DEADLINE:
+            at = frame.get("deadline_boot_s")
+            self._deadline = float(at) if isinstance(at, int | float) else None
+        elif kind == Kind.STOP:
             reason, steps, grace_s = frame.get("reason"), frame.get("steps"), frame.get("grace_s")
             if isinstance(reason, str) and isinstance(steps, list) and isinstance(grace_s, int | float):
                 self._stop(reason, tuple(map(str, steps)), float(grace_s))
+
+    def _answer(self, frames: list[Frame]) -> None:
+        for frame in frames:
+            self._links.tell(frame)
 
     # --- the tree
 
@@ -222,6 +252,8 @@ class Warden:
             if pid == self._pid:
                 self._status = status
                 self._ended = (kernel.boot_now(), time.time())
+                if self._stdin is not None:
+                    self._answer(self._stdin.give_up())
 
     def _stop(self, reason: str, steps: tuple[str, ...], grace_s: float) -> None:
         self._reap()

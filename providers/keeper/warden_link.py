@@ -15,6 +15,8 @@ from pathlib import Path
 
 from providers.keeper import run_directory
 from providers.keeper.ending import STEPS
+from providers.keeper.frame_writer import FrameWriter
+from providers.keeper.inputs import InputRefusal, InputRefused, Inputs
 from providers.keeper.protocol import PROTOCOL, Frame, FrameReader, Kind, ProtocolError, encode
 from providers.keeper.records import (
     ExitRecord,
@@ -84,6 +86,10 @@ class WardenLink:
         self._loop = asyncio.get_running_loop()
         self._sock: socket.socket | None = None
         self._reader = FrameReader()
+        self._writer: FrameWriter | None = None
+        self._inputs = Inputs()
+        self._sent = 0
+        self._has_closed_input = False
         self._callbacks: list[Callable[[], None]] = []
         self._settling: asyncio.TimerHandle | None = None
         self._stop: Frame | None = None
@@ -116,6 +122,39 @@ class WardenLink:
         self._stop = self._stop or {"kind": Kind.STOP, "steps": list(steps), "grace_s": grace_s, "reason": reason}
         self._send(self._stop)
 
+    def send_input(self, data: bytes, *, key: str = "") -> asyncio.Future[None]:
+        """Hand *data* to a child that was spawned with ``stdin_pipe``; done when its last byte is in the pipe.
+
+        Messages keep their order, and each is written whole even if this node dies once the warden has all of it. Nothing
+        is written twice under one *key*, whoever sends it: after a crash a node may send again what it cannot know of.
+        The future raises what this raises; cancelling it recalls nothing.
+
+        Raises:
+            InputRefused: at once, when the child is known to be gone or too much is under way.
+        """
+        if self._has_closed_input:
+            raise InputRefused(InputRefusal.CLOSED)
+        if self.exit is not None or self.is_over or self._closed:
+            raise InputRefused(InputRefusal.GONE)
+        self._sent += 1
+        key = key or f"{self._generation}.{self._sent}"
+        answer = self._inputs.add(key, data)
+        for frame in self._inputs.frames(key):
+            self._send(frame)
+        return answer
+
+    def close_input(self) -> None:
+        """End the child's stdin after what was sent. Repeating does nothing."""
+        self._has_closed_input = True
+        self._send({"kind": Kind.INPUT_END})
+
+    def set_deadline(self, at_boot_s: float | None) -> None:
+        """Have the warden end the child at *at_boot_s* on CLOCK_BOOTTIME, with the reason ``deadline``; None: not any more.
+
+        For the child of many runs, whose deadline changes. It holds when this node dies.
+        """
+        self._send({"kind": Kind.DEADLINE, "deadline_boot_s": at_boot_s})
+
     async def wait_gone(self, timeout_s: float) -> bool:
         """Wait until the tree is proven gone; False when it is not after *timeout_s*, or nobody can prove it any more."""
         try:
@@ -129,6 +168,7 @@ class WardenLink:
         """Drop the link; the run goes on."""
         self._closed = True
         self._drop_socket()
+        self._inputs.lose()
         self._over.set()
         if self._settling is not None:
             self._settling.cancel()
@@ -151,21 +191,20 @@ class WardenLink:
 
     def _serve(self, sock: socket.socket, *, greet: bool) -> None:
         sock.setblocking(False)
-        self._sock, self._reader = sock, FrameReader()
+        self._sock, self._reader, self._writer = sock, FrameReader(), FrameWriter(sock)
         self._loop.add_reader(sock.fileno(), self._on_readable)
         if greet:
             self._send({"kind": Kind.HELLO, "protocol": PROTOCOL, "generation": self._generation})
             if self._stop is not None:
                 self._send(self._stop)
+            for frame in self._inputs.frames():
+                self._send(frame)
+            if self._has_closed_input:
+                self._send({"kind": Kind.INPUT_END})
 
     def _send(self, frame: Frame) -> None:
-        """Frames to a warden are tiny and rare: a full buffer means that it does not live."""
-        if self._sock is None:
-            return
-        try:
-            self._sock.send(encode(frame), socket.MSG_NOSIGNAL)
-        except OSError:
-            pass  # the end of the link is read as such
+        if self._writer is not None:
+            self._writer.send(encode(frame))
 
     def _on_readable(self) -> None:
         assert self._sock is not None
@@ -190,6 +229,7 @@ class WardenLink:
     def _tell(self) -> None:
         if self.is_over:
             self._drop_socket()
+            self._inputs.lose()
             self._over.set()
         if not self._closed:
             for callback in tuple(self._callbacks):
@@ -207,6 +247,9 @@ class WardenLink:
                 self.gone = True
             case Kind.FENCED:
                 self.fenced = True
+            case Kind.TAKEN | Kind.REFUSED:
+                self._inputs.apply(frame)
+                return  # an answer to this node, no word about the run
         if self._first is not None and not self._first.done() and frame["kind"] != Kind.HELLO:
             self._first.set_result(frame)
 
@@ -241,6 +284,8 @@ class WardenLink:
 
     def _drop_socket(self) -> None:
         if self._sock is not None:
+            if self._writer is not None:
+                self._writer.close()
             self._loop.remove_reader(self._sock.fileno())
             self._sock.close()
-            self._sock = None
+            self._sock = self._writer = None

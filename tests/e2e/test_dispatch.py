@@ -13,7 +13,7 @@ from node.client import NodeClient
 from node.pb import node_pb2
 from runtime.types import RunRequest, SessionMode
 from tests.support.nodes import Node
-from tests.support.runs import BOUND_S, begun, ending, follow, run, text, words
+from tests.support.runs import BOUND_S, begun, ending, follow, run, text, told, words
 
 Stub = Any
 
@@ -25,13 +25,10 @@ async def test_a_target_and_an_input_are_a_whole_request(node: Node, stub: Stub)
     call = stub.Run(node_pb2.RunRequest(target="demo-agent", input="[[demo text=hello delay_ms=0]]"))
     events = [event async for event in call]
 
-    assert [(e.type, e.delta, e.message, e.error) for e in events] == [
-        ("start", "", "", ""),
-        ("delta", "turn ", "", ""),
-        ("delta", "1: ", "", ""),
-        ("delta", "hello", "", ""),
-        ("complete", "", "turn 1: hello", ""),
-    ]
+    deltas = [e.delta for e in events if e.type == "delta"]
+    assert (events[0].type, "".join(deltas)) == ("start", "turn 1: hello")
+    last = (events[-1].type, events[-1].delta, events[-1].message, events[-1].error)
+    assert last == ("complete", "", "turn 1: hello", "")
     assert (await call.code()).name == "OK"
 
 
@@ -45,13 +42,14 @@ async def test_every_event_says_who_and_where_it_is_from(node: Node, stub: Stub)
     events = [event async for event in stub.Run(asked)]
 
     common = ("identities", "talk-identities", True, "node-of-the-tests")
-    assert [(e.run_id, e.session_id, e.background, e.node_id) for e in events] == [common] * 5
-    assert [(e.previous_sequence, e.sequence) for e in events] == [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5)]
+    assert [(e.run_id, e.session_id, e.background, e.node_id) for e in events] == [common] * len(events)
+    assert [e.previous_sequence for e in events] == [0, *(e.sequence for e in events[:-1])]
+    assert events[-1].sequence == 5
     stamps = [e.timestamp.ToNanoseconds() for e in events]
     assert stamps == sorted(stamps) and stamps[0] > 0
-    assert [bool(e.metadata.get("message_id")) for e in events] == [False, True, True, True, False]
+    assert [bool(e.metadata.get("message_id")) for e in events] == [e.type == "delta" for e in events]
     usage = events[-1].usage
-    assert [e.HasField("usage") for e in events] == [False, False, False, False, True]
+    assert [e.HasField("usage") for e in events] == [e.type == "complete" for e in events]
     assert (usage.input_tokens, usage.output_tokens, usage.cost_usd) == (8, 3, 0.0)
     assert not usage.HasField("reasoning_tokens"), "absent is not zero"
 
@@ -82,10 +80,8 @@ async def test_activity_is_sent_to_those_who_ask_and_changes_nothing_for_the_oth
     all_of_it = [e async for e in stub.AttachRun(attach)]
 
     six = [e for e in all_of_it if e.type != "activity"]
-    assert [e.type for e in without] == ["start", "delta", "delta", "delta", "complete"]
-    assert [(e.type, e.sequence, e.delta, e.message) for e in six] == [
-        (e.type, e.sequence, e.delta, e.message) for e in without
-    ]
+    assert {e.type for e in without} == {"start", "delta", "complete"}
+    assert _said(six) == _said(without) == ["start:", "delta:turn 1: done", "complete:turn 1: done"]
     kinds = [e.activity.WhichOneof("kind") for e in all_of_it if e.type == "activity"]
     assert kinds == ["tool_call", "tool_result"]
     result = next(e.activity.tool_result for e in all_of_it if e.activity.WhichOneof("kind") == "tool_result")
@@ -99,8 +95,8 @@ async def test_parallel_streams_see_their_own_events_in_order(client: NodeClient
     async def one(number: int) -> None:
         events = await run(client, "shell", COUNT_TO_50.replace("$1", f"{number}-"))
         assert text(events) == "".join(f"{number}-{i}\n" for i in range(1, 51))
-        assert [e.sequence for e in events] == list(range(1, len(events) + 1))
-        assert words(events) == ["start", *["delta"] * 50, "complete"]
+        assert [e.sequence for e in events] == sorted({e.sequence for e in events})
+        assert (events[0].type, events[-1].type, events[-1].sequence) == ("start", "complete", 52)
 
     async with asyncio.timeout(BOUND_S):
         await asyncio.gather(*(one(number) for number in range(24)))
@@ -190,7 +186,7 @@ async def test_the_same_request_again_attaches_and_executes_once(client: NodeCli
     again = await follow(client.run(asked))
 
     assert mark.read_text() == "x\n"
-    assert streams == [again] * 5
+    assert [told(stream) for stream in streams] == [told(again)] * 5
     assert ending(again[-1]) == ("complete", "done\n")
 
 
@@ -214,7 +210,7 @@ async def test_a_full_node_still_answers_questions_and_says_so_of_runs(client: N
 
         await client.cancel(run_id)
 
-    assert refused == ("capacity_exhausted", "all 1 slots of target 'one-at-a-time' are in use; try again later")
+    assert refused == ("capacity_exhausted", "all 1 slots of target 'one-at-a-time' are in use")
     assert answered == ("running", True)
 
 
@@ -278,6 +274,17 @@ async def test_two_runs_in_one_workspace_know_of_each_other(client: NodeClient, 
         await client.cancel(first)
 
     assert details.run.workspace_shared_with == (first,)
+
+
+def _said(events: list[Any]) -> list[str]:
+    """Type and text; pieces that follow each other count as one."""
+    found: list[str] = []
+    for event in events:
+        if event.delta and found[-1].startswith("delta:"):
+            found[-1] += event.delta
+        else:
+            found.append(f"{event.type}:{event.delta or event.message}")
+    return found
 
 
 async def _drain(call: Any) -> None:

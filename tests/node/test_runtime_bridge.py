@@ -20,6 +20,7 @@ from runtime.events import (
     EventType,
     FailureRecord,
     Notice,
+    PermissionRequest,
     Plan,
     PlanEntry,
     RateLimit,
@@ -38,6 +39,7 @@ ACTIVITIES: tuple[Activity, ...] = (
     Plan(),
     RateLimit(status="warning", window="5h", used_percent=0.0, resets_at=1_700_000_000),
     RateLimit(status="ok"),
+    PermissionRequest(request_id="q1", tool="Bash", input_json="{}", reason="outside", expires_at_ns=1_700_000_000_000_000_000),
     Notice(code="retrying", message="once more"),
 )
 

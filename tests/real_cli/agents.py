@@ -1,17 +1,21 @@
 """The vendors' CLIs as the matrix sees them: one row each, everything a cell has to know of a CLI's nature.
 
-A row names the profiles of the shipped catalog, the home that points the CLI at the scripted model, and what the CLI does
+A row names the profiles of the catalog, the home that points the CLI at the scripted model, and what the CLI does
 otherwise than the first of its kind. What a CLI cannot do at all stands in ``cannot``, with the recorded transcript that
 shows it.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from providers.catalog.loader import load_catalog, load_shipped
+from providers.catalog.schema import CatalogFile, ModelStanza, ProviderStanza
 from providers.cli.environment import is_secret_name
 from tests.real_cli.install import PACKAGES, commands
 from tests.support.mockllm.homes import (
@@ -23,6 +27,9 @@ from tests.support.mockllm.homes import (
     pi_home,
     qwen_home,
 )
+
+CATALOG = os.environ.get("IOP_REAL_CLI_CATALOG", "")
+"""Another catalog than the shipped one, for a stanza that is being written."""
 
 SILENCE_S = 20.0
 """The silence time-out of the cells in which a CLI tries again without a word."""
@@ -50,16 +57,17 @@ class RealAgent:
     """
 
     profile: str
-    home: Callable[[Path, str], dict[str, str]]
+    home: Callable[..., dict[str, str]]
+    """Of a folder, the model's URL and, with ``home_names_model``, the target of the profile's model."""
     sessions: Sequence[str]
     tools_profile: str = ""
+    home_names_model: bool = False
     streams: bool = True
     is_resumable_after_cancel: bool = True
     turn_offset: int = 0
     hanging_command: str = "sleep%20300"
     unknown_model: str = OPENAI_UNKNOWN
     secrets_from: str = "env"
-    env: Mapping[str, str] = field(default_factory=dict)
     endings: Mapping[str, str] = field(default_factory=dict)
     silent_cells: frozenset[str] = frozenset()
     requests_at_500: int = 0
@@ -99,6 +107,7 @@ AGENTS: Mapping[str, RealAgent] = {
     "opencode": RealAgent(
         profile="opencode",
         home=opencode_home,
+        home_names_model=True,
         sessions=[".local/share/opencode/*"],
         streams=False,
         silent_cells=frozenset({"429", "500"}),
@@ -116,6 +125,7 @@ AGENTS: Mapping[str, RealAgent] = {
     "pi": RealAgent(
         profile="pi",
         home=pi_home,
+        home_names_model=True,
         sessions=[".pi/agent/sessions/*/*.jsonl"],
         requests_at_500=4,
     ),
@@ -128,22 +138,15 @@ AGENTS: Mapping[str, RealAgent] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """What an operator writes and exports so that the node runs *clis* against the model at a URL."""
-
-    profiles: dict[str, Any]
-    node_env: dict[str, str]
-
-
-def setting_for(clis: Sequence[str], folder: Path, url: str) -> Setting:
-    """Homes below *folder*, the ``profiles`` of ``node.yaml``, and the environment of the node itself."""
+def node_settings(clis: Sequence[str], folder: Path, url: str) -> dict[str, Any]:
+    """A node that serves *clis* against the model at *url*, by what an operator would write and export: options of
+    ``tests.support.nodes.Node``. The homes of the CLIs are made below *folder*.
+    """
     profiles: dict[str, Any] = {}
     exported: dict[str, str] = {}
     for cli in clis:
         agent = AGENTS[cli]
-        home = agent.home(folder, url)
-        secrets = {name: value for name, value in home.items() if is_secret_name(name)}
+        env, secrets = _home(agent, folder, url)
         sources: dict[str, dict[str, str]] = {}
         for name, value in secrets.items():
             if agent.secrets_from == "env":
@@ -152,12 +155,43 @@ def setting_for(clis: Sequence[str], folder: Path, url: str) -> Setting:
             else:
                 (path := folder / f"{cli}.{name}").write_text(f"{value}\n")
                 sources[name] = {"file": str(path)}
-        env = {name: value for name, value in home.items() if name not in secrets} | dict(agent.env)
         profiles |= {profile: {"env": env, "secrets": sources} for profile in agent.profiles}
-    return Setting(profiles=profiles, node_env=exported)
+    return {
+        **({"catalog": str(Path(CATALOG).absolute())} if CATALOG else {}),
+        "profiles": profiles,
+        "times": {"foreground_grace_s": 30},
+        "env": {**exported, "PATH": search_path(clis, os.environ["PATH"])},
+    }
+
+
+def _home(agent: RealAgent, folder: Path, url: str) -> tuple[dict[str, str], dict[str, str]]:
+    """The plain and the secret variables of the CLI's home. What the catalog sets is left to the catalog."""
+    named = {"model": model_of(agent.profile).target} if agent.home_names_model else {}
+    home = agent.home(folder, url, **named)
+    declared = provider_of(agent.profile).env
+    plain = {name: value for name, value in home.items() if name not in declared and not is_secret_name(name)}
+    return plain, {name: value for name, value in home.items() if is_secret_name(name)}
 
 
 def search_path(clis: Sequence[str], inherited: str) -> str:
     """A PATH on which the pinned CLIs come first."""
     assert set(clis) <= set(PACKAGES), clis
     return ":".join([*(str(commands(cli)) for cli in clis), inherited])
+
+
+@cache
+def catalog() -> CatalogFile:
+    """The catalog that the node serves."""
+    return load_catalog(Path(CATALOG)) if CATALOG else load_shipped()
+
+
+def provider_of(profile_id: str) -> ProviderStanza:
+    """What the catalog says of the provider of a profile."""
+    profile = next(each for each in catalog().profiles if each.id == profile_id)
+    return next(each for each in catalog().providers if each.id == profile.provider)
+
+
+def model_of(profile_id: str) -> ModelStanza:
+    """What the catalog says of the model of a profile."""
+    profile = next(each for each in catalog().profiles if each.id == profile_id)
+    return next(each for each in catalog().models if each.id == profile.model)

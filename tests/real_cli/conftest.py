@@ -16,7 +16,7 @@ import pytest
 import pytest_asyncio
 
 from node.client import NodeClient
-from tests.real_cli.agents import AGENTS, Cannot, RealAgent, search_path, setting_for
+from tests.real_cli.agents import AGENTS, Cannot, RealAgent, node_settings
 from tests.real_cli.driven import Driven
 from tests.real_cli.matrix import GREEN, NOT_APPLICABLE, RED, Matrix
 from tests.support.expect import TRANSCRIPTS
@@ -27,7 +27,6 @@ CLIS = os.environ.get("IOP_REAL_CLIS", "").split()
 
 collect_ignore_glob = [] if CLIS else ["test_*.py"]
 
-TIMES = {"foreground_grace_s": 30, "cancel_grace_s": 2.0}
 _MATRIX = pytest.StashKey[Matrix]()
 
 
@@ -115,13 +114,7 @@ def model() -> Iterator[ModelServer]:
 
 @pytest.fixture(scope="session")
 def node_options(model: ModelServer, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """A node that knows the CLIs by what an operator would write: the shipped catalog, and settings of the profiles."""
-    setting = setting_for(CLIS, tmp_path_factory.mktemp("homes"), model.url)
-    return {
-        "profiles": setting.profiles,
-        "times": TIMES,
-        "env": {**setting.node_env, "PATH": search_path(CLIS, os.environ["PATH"])},
-    }
+    return node_settings(CLIS, tmp_path_factory.mktemp("homes"), model.url)
 
 
 @pytest.fixture(scope="session")

@@ -14,13 +14,12 @@ from typing import Any
 import msgspec
 
 from node.client import NodeClient, new_run_id
-from providers.catalog.loader import load_shipped
 from providers.cli.dialect import TurnContext
 from providers.cli.dialects import load_dialect
 from providers.keeper.client import lock_is_held, read_exit
 from runtime.events import RuntimeEvent
 from runtime.types import RunRequest
-from tests.real_cli.agents import SILENCE_S, RealAgent
+from tests.real_cli.agents import SILENCE_S, RealAgent, provider_of
 from tests.support.expect import decode
 from tests.support.mockllm.scenario import Plan
 from tests.support.mockllm.server import ModelServer
@@ -102,7 +101,7 @@ class Driven:
 
     async def native_id(self, run_id: str) -> str:
         """The vendor's own id of the conversation, decoded anew from what the CLI printed."""
-        decoder = load_dialect(dialect_of(self.agent.profile)).decoder(TurnContext())
+        decoder = load_dialect(provider_of(self.agent.profile).dialect).decoder(TurnContext())
         decode([await self.raw(run_id)], decoder)
         assert decoder.native_id is not None
         return decoder.native_id
@@ -143,10 +142,3 @@ def remove(path: Path) -> None:
 def as_text(events: list[RuntimeEvent]) -> str:
     """*events* in full, for looking something up in them."""
     return json.dumps(msgspec.to_builtins(events))
-
-
-def dialect_of(profile: str) -> str:
-    """The dialect of a profile of the shipped catalog."""
-    catalog = load_shipped()
-    provider = next(each.provider for each in catalog.profiles if each.id == profile)
-    return next(each.dialect for each in catalog.providers if each.id == provider)

@@ -28,7 +28,8 @@ from runtime.failure import Failure, FailureCode
 
 
 def event(**fields: Any) -> RuntimeEvent:
-    return RuntimeEvent(**({"run_id": "r1", "type": EventType.DELTA, "sequence": 1, "time_ns": 1} | fields))
+    whole: dict[str, Any] = {"run_id": "r1", "type": EventType.DELTA, "sequence": 1, "time_ns": 1}
+    return RuntimeEvent(**(whole | fields))
 
 
 @pytest.mark.req("RT-13")

@@ -36,7 +36,8 @@ from tests.support.hosts import (
 
 
 def request(run_id: str, **fields: Any) -> RunRequest:
-    return RunRequest(**({"target": "agent", "input": "hi", "run_id": run_id, "background": True} | fields))
+    whole: dict[str, Any] = {"target": "agent", "input": "hi", "run_id": run_id, "background": True}
+    return RunRequest(**(whole | fields))
 
 
 def run_directory(data: Path, run_id: str) -> Path:

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import asyncio
 import random
+import shutil
 import sqlite3
 import subprocess
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -782,7 +782,7 @@ async def test_a_hostile_id_touches_no_file(data: Path, tmp_path: Path, hostile:
         before = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*"))
 
         with pytest.raises(InvalidRequest) as refusal:
-            await host.runs.dispatch(replace(turn(), **{name: hostile}))
+            await host.runs.dispatch(turn(**({"session_id": "s1"} | {name: hostile})))
 
         assert refusal.value.failure.metadata["field"] == name
         assert sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*")) == before
@@ -821,12 +821,15 @@ async def test_a_reader_that_comes_back_within_the_grace_keeps_the_run(data: Pat
         other = await host.runs.attach("r1")
         live = host.runs.live["local", "r1"]
 
+        def is_patient() -> bool:
+            return live._grace is None
+
         first.close()
-        assert live._grace is None  # the other is still here
+        assert is_patient()  # the other is still here
         other.close()
-        assert live._grace is not None
+        assert not is_patient()
         back = await host.runs.attach("r1")
-        assert live._grace is None
+        assert is_patient()
 
         gate.open.set()
         assert words(await read_all(back)) == "sC"
@@ -1078,6 +1081,22 @@ async def test_a_run_whose_directory_was_removed_can_still_be_cancelled(data: Pa
 
         assert (await within(host.runs.cancel("r1"))).accepted
         assert words(await read_all(reader)) == "sX"
+
+
+async def test_a_run_whose_directory_was_removed_still_leaves(data: Path) -> None:
+    """Its facts cannot be written any more; its outcome can."""
+
+    async def talks_too_long(ctx: RunContext, spec: ExecutionSpec, sink: EventSink) -> None:
+        await sink.emit([start()])
+        assert ctx.directory is not None
+        shutil.rmtree(ctx.directory)
+        await sink.emit([complete("done"), complete("and again")])
+
+    async with open_host(data, Agent(talks_too_long)) as host:
+        assert words(await run_to_end(host, request(run_id="r1"))) == "sC"
+        await until_settled(host)
+
+        assert (await host.runs.get("r1")).state is RunState.COMPLETE
 
 
 # --- deadline

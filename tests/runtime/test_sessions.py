@@ -181,7 +181,7 @@ async def test_what_is_forgotten_meanwhile_is_not_brought_back(index: Index) -> 
     session = claim(sessions, "", run="run-1")
     await accept(index, sessions, session)
     sessions.release("local", session.session_id, "run-1")
-    assert await sessions.expire_anonymous(before_ns=11) == [session]
+    assert await sessions.expire(anonymous_before_ns=11, terminated_before_ns=0) == [session]
 
     await sessions.remember(session, "native-1")
 
@@ -196,7 +196,7 @@ async def test_only_idle_sessions_that_nobody_named_expire(index: Index) -> None
     for session, run in ((idle, "run-2"), (fresh, "run-5")):
         sessions.release("local", session.session_id, run)
 
-    gone = await sessions.expire_anonymous(before_ns=30)
+    gone = await sessions.expire(anonymous_before_ns=30, terminated_before_ns=0)
 
     assert gone == [idle]
     left = await index.run(lambda c: {row[0] for row in c.execute("SELECT session_id FROM sessions")})
@@ -213,3 +213,33 @@ async def test_a_run_that_a_restart_found_has_its_session_again(index: Index) ->
         claim(again, run="run-2")
     again.release("local", "s1", "run-1")
     assert claim(again, run="run-2").key == session.key
+
+
+@pytest.mark.req("RT-09", "RT-22", "E-5")
+async def test_a_terminated_session_does_not_exist_for_who_requires_it_and_begins_anew_for_who_does_not(
+    index: Index,
+) -> None:
+    sessions, session = await existing(index)
+    await sessions.remember(session, "native-1")
+
+    await sessions.terminate(session, 50)
+
+    for found in (sessions, await Sessions.load(index)):
+        with pytest.raises(SessionNotFound):
+            claim(found, mode=REQUIRE)
+    anew = claim(sessions)
+    await accept(index, sessions, anew)
+    assert anew.key != session.key
+    assert (sessions.native_id(anew), anew.terminated_ns) == (None, None)
+
+
+async def test_a_terminated_session_is_forgotten_after_its_time(index: Index) -> None:
+    sessions, session = await existing(index)
+    await sessions.terminate(session, 50)
+
+    assert await sessions.expire(anonymous_before_ns=99, terminated_before_ns=50) == []
+    assert [gone.session_id for gone in await sessions.expire(anonymous_before_ns=99, terminated_before_ns=51)] == [
+        "s1"
+    ]
+    with pytest.raises(SessionNotFound):
+        sessions.get("local", "s1")

@@ -306,7 +306,7 @@ class CopilotDecoder:
 
     def _failure_without_result(self, end: ProcessEnd) -> Failure:
         told = self._error
-        failure = process_failure(end, detail=f"failed: {told.message}" if told else "")
+        failure = process_failure(end, detail=f"failed: {storable(told.message)}" if told else "")
         if was_ended_from_outside(end):
             return failure
         if self._resumed_id is not None and _UNKNOWN_SESSION in end.stderr:

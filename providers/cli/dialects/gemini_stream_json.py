@@ -231,7 +231,7 @@ class GeminiDecoder:
     def _error(self, event: _Event, found: Found) -> None:
         is_warning = event.severity == "warning"
         if not is_warning:
-            self._last_error = event.message
+            self._last_error = storable(event.message)
         found.activity(Notice(code="warning" if is_warning else "agent_error", message=bounded(event.message)))
 
     def _take_terminal(self, event: _Event, found: Found) -> None:

@@ -163,7 +163,7 @@ class PiDecoder:
         if last.stop_reason in _BAD:
             return error(_failure(last, facts), usage=usage)
         if last.stop_reason not in _ORDINARY:
-            facts["stop_reason"] = last.stop_reason
+            facts["stop_reason"] = storable(last.stop_reason)
         return complete(_text_of(last.content), usage=usage, metadata=facts)
 
     # -- events

@@ -23,12 +23,18 @@ KEYS = st.sampled_from([
     "type", "subtype", "event", "message", "content", "delta", "text", "thinking", "id", "name", "input",
     "result", "usage", "is_error", "error", "errors", "session_id", "item", "items", "thread_id", "exit_code",
     "command", "changes", "arguments", "input_tokens", "total_cost_usd", "resetsAt", "rate_limit_info",
+    "role", "status", "stats", "severity", "timestamp", "parameters", "part", "state", "tokens", "reason", "synthetic",
+    "sessionID", "messageID", "data", "stopReason", "errorMessage", "assistantMessageEvent", "delayMs", "attempt",
+    "parent_tool_use_id", "messageId", "deltaContent", "toolRequests", "outcome", "statusCode", "exitCode", "agentId",
 ])  # fmt: skip
 TYPES = st.sampled_from([
     "system", "init", "api_retry", "stream_event", "content_block_delta", "text_delta", "message_start",
     "assistant", "user", "tool_use", "tool_result", "result", "rate_limit_event", "thread.started",
     "item.completed", "agent_message", "mcp_tool_call", "file_change", "todo_list", "error", "turn.completed",
-    "turn.failed",
+    "turn.failed", "message", "success", "step_start", "step_finish", "reasoning", "session", "agent_end",
+    "message_update", "message_end", "tool_execution_end", "auto_retry_start", "auto_retry_end", "compaction_end",
+    "toolUse", "assistant.message_delta", "assistant.message", "assistant.turn_end", "assistant.turn_retry",
+    "model.call_failure", "model.call_finished", "tool.execution_complete", "session.error", "session.info",
 ])  # fmt: skip
 VALUES = st.none() | st.booleans() | st.integers() | st.just(10**400) | st.floats() | st.text() | TYPES
 FRAMES = st.recursive(

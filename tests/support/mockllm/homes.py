@@ -77,10 +77,11 @@ def gemini_home(folder: Path, url: str) -> dict[str, str]:
     return {"HOME": str(home), "GEMINI_API_KEY": DUMMY_KEY, "GOOGLE_GEMINI_BASE_URL": url}
 
 
-def opencode_home(folder: Path, url: str) -> dict[str, str]:
-    """The environment of an opencode whose only provider, ``mock``, is the server at *url*."""
+def opencode_home(folder: Path, url: str, *, model: str = "mock/mock-model") -> dict[str, str]:
+    """The environment of an opencode that finds *model*, ``PROVIDER/MODEL``, at the server at *url*."""
     home = _made(folder / "opencode")
-    model = {
+    provider_id, _, model_id = model.partition("/")
+    described = {
         "name": "Mock",
         "limit": {"context": 200_000, "output": 32_000},
         "tool_call": True,
@@ -90,14 +91,14 @@ def opencode_home(folder: Path, url: str) -> dict[str, str]:
         "npm": "@ai-sdk/openai-compatible",
         "name": "Mock",
         "options": {"baseURL": f"{url}/v1", "apiKey": "{env:MOCK_API_KEY}"},
-        "models": {"mock-model": model},
+        "models": {model_id: described},
     }
     settings = {
         "autoupdate": False,
         "share": "disabled",
-        "model": "mock/mock-model",
-        "small_model": "mock/mock-model",
-        "provider": {"mock": provider},
+        "model": model,
+        "small_model": model,
+        "provider": {provider_id: provider},
     }
     _write_json(home / ".config" / "opencode" / "opencode.json", settings)
     return {"HOME": str(home), "MOCK_API_KEY": DUMMY_KEY}
@@ -115,11 +116,12 @@ def qwen_home(folder: Path, url: str) -> dict[str, str]:
     return {"HOME": str(home), "OPENAI_API_KEY": DUMMY_KEY, "OPENAI_BASE_URL": f"{url}/v1"}
 
 
-def pi_home(folder: Path, url: str) -> dict[str, str]:
-    """The environment of a pi whose provider ``mock`` is the server at *url*."""
+def pi_home(folder: Path, url: str, *, model: str = "mock/mock-model") -> dict[str, str]:
+    """The environment of a pi that finds *model*, ``PROVIDER/MODEL``, at the server at *url*."""
     home = _made(folder / "pi")
-    model = {
-        "id": "mock-model",
+    provider_id, _, model_id = model.partition("/")
+    described = {
+        "id": model_id,
         "name": "Mock",
         "reasoning": True,
         "input": ["text"],
@@ -131,9 +133,9 @@ def pi_home(folder: Path, url: str) -> dict[str, str]:
         "baseUrl": f"{url}/v1",
         "api": "openai-completions",
         "apiKey": "MOCK_API_KEY",
-        "models": [model],
+        "models": [described],
     }
-    _write_json(home / ".pi" / "agent" / "models.json", {"providers": {"mock": provider}})
+    _write_json(home / ".pi" / "agent" / "models.json", {"providers": {provider_id: provider}})
     return {"HOME": str(home), "MOCK_API_KEY": DUMMY_KEY}
 
 

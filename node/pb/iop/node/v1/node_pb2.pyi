@@ -42,6 +42,12 @@ class Readiness(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     READINESS_UNAUTHENTICATED: _ClassVar[Readiness]
     READINESS_UNSUPPORTED_MODEL: _ClassVar[Readiness]
     READINESS_PROBE_ERROR: _ClassVar[Readiness]
+
+class PermissionDecision(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PERMISSION_DECISION_UNSPECIFIED: _ClassVar[PermissionDecision]
+    PERMISSION_DECISION_ALLOW: _ClassVar[PermissionDecision]
+    PERMISSION_DECISION_DENY: _ClassVar[PermissionDecision]
 SESSION_MODE_UNSPECIFIED: SessionMode
 SESSION_MODE_CREATE_IF_MISSING: SessionMode
 SESSION_MODE_REQUIRE_EXISTING: SessionMode
@@ -61,6 +67,9 @@ READINESS_MISSING_BINARY: Readiness
 READINESS_UNAUTHENTICATED: Readiness
 READINESS_UNSUPPORTED_MODEL: Readiness
 READINESS_PROBE_ERROR: Readiness
+PERMISSION_DECISION_UNSPECIFIED: PermissionDecision
+PERMISSION_DECISION_ALLOW: PermissionDecision
+PERMISSION_DECISION_DENY: PermissionDecision
 
 class RunRequest(_message.Message):
     __slots__ = ("run_id", "adapter", "target", "session_id", "session_mode", "background", "workspace", "policy", "input", "timeout", "metadata", "include_activity", "after_sequence")
@@ -176,18 +185,20 @@ class Failure(_message.Message):
     def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., retryable: _Optional[bool] = ..., metadata: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class Activity(_message.Message):
-    __slots__ = ("tool_call", "tool_result", "plan", "rate_limit", "notice")
+    __slots__ = ("tool_call", "tool_result", "plan", "rate_limit", "notice", "permission_request")
     TOOL_CALL_FIELD_NUMBER: _ClassVar[int]
     TOOL_RESULT_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
     RATE_LIMIT_FIELD_NUMBER: _ClassVar[int]
     NOTICE_FIELD_NUMBER: _ClassVar[int]
+    PERMISSION_REQUEST_FIELD_NUMBER: _ClassVar[int]
     tool_call: ToolCall
     tool_result: ToolResult
     plan: Plan
     rate_limit: RateLimit
     notice: Notice
-    def __init__(self, tool_call: _Optional[_Union[ToolCall, _Mapping]] = ..., tool_result: _Optional[_Union[ToolResult, _Mapping]] = ..., plan: _Optional[_Union[Plan, _Mapping]] = ..., rate_limit: _Optional[_Union[RateLimit, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ...) -> None: ...
+    permission_request: PermissionRequest
+    def __init__(self, tool_call: _Optional[_Union[ToolCall, _Mapping]] = ..., tool_result: _Optional[_Union[ToolResult, _Mapping]] = ..., plan: _Optional[_Union[Plan, _Mapping]] = ..., rate_limit: _Optional[_Union[RateLimit, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ..., permission_request: _Optional[_Union[PermissionRequest, _Mapping]] = ...) -> None: ...
 
 class ToolCall(_message.Message):
     __slots__ = ("call_id", "name", "input_json")
@@ -243,6 +254,20 @@ class Notice(_message.Message):
     message: str
     def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
 
+class PermissionRequest(_message.Message):
+    __slots__ = ("request_id", "tool", "input_json", "reason", "expires_at")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    TOOL_FIELD_NUMBER: _ClassVar[int]
+    INPUT_JSON_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    tool: str
+    input_json: str
+    reason: str
+    expires_at: _timestamp_pb2.Timestamp
+    def __init__(self, request_id: _Optional[str] = ..., tool: _Optional[str] = ..., input_json: _Optional[str] = ..., reason: _Optional[str] = ..., expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
 class AttachRunRequest(_message.Message):
     __slots__ = ("run_id", "after_sequence", "include_activity")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
@@ -270,7 +295,7 @@ class CancelRunResponse(_message.Message):
     def __init__(self, accepted: _Optional[bool] = ..., state: _Optional[_Union[RunState, str]] = ...) -> None: ...
 
 class RunInfo(_message.Message):
-    __slots__ = ("run_id", "state", "adapter", "target", "session_id", "background", "workspace", "accepted_at", "ended_at", "first_sequence", "last_sequence", "failure", "workspace_shared_with", "recovered", "queue_position")
+    __slots__ = ("run_id", "state", "adapter", "target", "session_id", "background", "workspace", "accepted_at", "ended_at", "first_sequence", "last_sequence", "failure", "workspace_shared_with", "recovered", "queue_position", "open_requests")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     ADAPTER_FIELD_NUMBER: _ClassVar[int]
@@ -286,6 +311,7 @@ class RunInfo(_message.Message):
     WORKSPACE_SHARED_WITH_FIELD_NUMBER: _ClassVar[int]
     RECOVERED_FIELD_NUMBER: _ClassVar[int]
     QUEUE_POSITION_FIELD_NUMBER: _ClassVar[int]
+    OPEN_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     state: RunState
     adapter: str
@@ -301,7 +327,8 @@ class RunInfo(_message.Message):
     workspace_shared_with: _containers.RepeatedScalarFieldContainer[str]
     recovered: bool
     queue_position: int
-    def __init__(self, run_id: _Optional[str] = ..., state: _Optional[_Union[RunState, str]] = ..., adapter: _Optional[str] = ..., target: _Optional[str] = ..., session_id: _Optional[str] = ..., background: _Optional[bool] = ..., workspace: _Optional[str] = ..., accepted_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., first_sequence: _Optional[int] = ..., last_sequence: _Optional[int] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., workspace_shared_with: _Optional[_Iterable[str]] = ..., recovered: _Optional[bool] = ..., queue_position: _Optional[int] = ...) -> None: ...
+    open_requests: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, run_id: _Optional[str] = ..., state: _Optional[_Union[RunState, str]] = ..., adapter: _Optional[str] = ..., target: _Optional[str] = ..., session_id: _Optional[str] = ..., background: _Optional[bool] = ..., workspace: _Optional[str] = ..., accepted_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., first_sequence: _Optional[int] = ..., last_sequence: _Optional[int] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., workspace_shared_with: _Optional[_Iterable[str]] = ..., recovered: _Optional[bool] = ..., queue_position: _Optional[int] = ..., open_requests: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GetRunRequest(_message.Message):
     __slots__ = ("run_id",)
@@ -679,3 +706,21 @@ class UsageWindow(_message.Message):
     reset_text: str
     state: str
     def __init__(self, name: _Optional[str] = ..., used_percent: _Optional[float] = ..., used: _Optional[float] = ..., limit: _Optional[float] = ..., unit: _Optional[str] = ..., duration_minutes: _Optional[int] = ..., resets_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., reset_text: _Optional[str] = ..., state: _Optional[str] = ...) -> None: ...
+
+class RespondPermissionRequest(_message.Message):
+    __slots__ = ("run_id", "request_id", "decision", "message")
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    DECISION_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    request_id: str
+    decision: PermissionDecision
+    message: str
+    def __init__(self, run_id: _Optional[str] = ..., request_id: _Optional[str] = ..., decision: _Optional[_Union[PermissionDecision, str]] = ..., message: _Optional[str] = ...) -> None: ...
+
+class RespondPermissionResponse(_message.Message):
+    __slots__ = ("decision",)
+    DECISION_FIELD_NUMBER: _ClassVar[int]
+    decision: PermissionDecision
+    def __init__(self, decision: _Optional[_Union[PermissionDecision, str]] = ...) -> None: ...

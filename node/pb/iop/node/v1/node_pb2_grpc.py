@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class NodeServiceStub:
-    """Names that later capabilities will use, kept free: SendInput, RespondPermission, WatchNodeStatus;
-    RunRequest.parts (InputPart); Activity.permission_request; TaskService; WorkerService.
+    """Names that later capabilities will use, kept free: SendInput, WatchNodeStatus;
+    RunRequest.parts (InputPart); TaskService; WorkerService.
 
     """
 
@@ -82,6 +82,11 @@ class NodeServiceStub:
                 request_serializer=iop_dot_node_dot_v1_dot_node__pb2.GetNodeStatusRequest.SerializeToString,
                 response_deserializer=iop_dot_node_dot_v1_dot_node__pb2.GetNodeStatusResponse.FromString,
                 _registered_method=True)
+        self.RespondPermission = channel.unary_unary(
+                '/iop.node.v1.NodeService/RespondPermission',
+                request_serializer=iop_dot_node_dot_v1_dot_node__pb2.RespondPermissionRequest.SerializeToString,
+                response_deserializer=iop_dot_node_dot_v1_dot_node__pb2.RespondPermissionResponse.FromString,
+                _registered_method=True)
         self.GetSession = channel.unary_unary(
                 '/iop.node.v1.NodeService/GetSession',
                 request_serializer=iop_dot_node_dot_v1_dot_node__pb2.GetSessionRequest.SerializeToString,
@@ -130,8 +135,8 @@ class NodeServiceStub:
 
 
 class NodeServiceServicer:
-    """Names that later capabilities will use, kept free: SendInput, RespondPermission, WatchNodeStatus;
-    RunRequest.parts (InputPart); Activity.permission_request; TaskService; WorkerService.
+    """Names that later capabilities will use, kept free: SendInput, WatchNodeStatus;
+    RunRequest.parts (InputPart); TaskService; WorkerService.
 
     """
 
@@ -196,6 +201,13 @@ class NodeServiceServicer:
 
     def GetNodeStatus(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RespondPermission(self, request, context):
+        """Answers a question of a running agent; durable before the agent hears it.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -310,6 +322,11 @@ def add_NodeServiceServicer_to_server(servicer, server):
                     request_deserializer=iop_dot_node_dot_v1_dot_node__pb2.GetNodeStatusRequest.FromString,
                     response_serializer=iop_dot_node_dot_v1_dot_node__pb2.GetNodeStatusResponse.SerializeToString,
             ),
+            'RespondPermission': grpc.unary_unary_rpc_method_handler(
+                    servicer.RespondPermission,
+                    request_deserializer=iop_dot_node_dot_v1_dot_node__pb2.RespondPermissionRequest.FromString,
+                    response_serializer=iop_dot_node_dot_v1_dot_node__pb2.RespondPermissionResponse.SerializeToString,
+            ),
             'GetSession': grpc.unary_unary_rpc_method_handler(
                     servicer.GetSession,
                     request_deserializer=iop_dot_node_dot_v1_dot_node__pb2.GetSessionRequest.FromString,
@@ -364,8 +381,8 @@ def add_NodeServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class NodeService:
-    """Names that later capabilities will use, kept free: SendInput, RespondPermission, WatchNodeStatus;
-    RunRequest.parts (InputPart); Activity.permission_request; TaskService; WorkerService.
+    """Names that later capabilities will use, kept free: SendInput, WatchNodeStatus;
+    RunRequest.parts (InputPart); TaskService; WorkerService.
 
     """
 
@@ -602,6 +619,33 @@ class NodeService:
             '/iop.node.v1.NodeService/GetNodeStatus',
             iop_dot_node_dot_v1_dot_node__pb2.GetNodeStatusRequest.SerializeToString,
             iop_dot_node_dot_v1_dot_node__pb2.GetNodeStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RespondPermission(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/iop.node.v1.NodeService/RespondPermission',
+            iop_dot_node_dot_v1_dot_node__pb2.RespondPermissionRequest.SerializeToString,
+            iop_dot_node_dot_v1_dot_node__pb2.RespondPermissionResponse.FromString,
             options,
             channel_credentials,
             insecure,
