@@ -14,7 +14,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"  # before the first grpc import
@@ -54,21 +55,17 @@ def _request(target: str, **orders: Any) -> node_pb2.RunRequest:
     return node_pb2.RunRequest(target=target, input=json.dumps(orders))
 
 
-class _Gate:
+@contextmanager
+def _gate() -> Iterator[tuple[str, Callable[[], None]]]:
     """A FIFO on which all agents wait, so that they begin at one moment and after all of them have started."""
+    with tempfile.TemporaryDirectory(prefix="iop-bench-gate-") as directory, ExitStack() as opened:
+        path = os.path.join(directory, "gate")
+        os.mkfifo(path)
 
-    def __init__(self) -> None:
-        self.path = os.path.join(tempfile.mkdtemp(prefix="iop-bench-gate-"), "gate")
-        os.mkfifo(self.path)
-        self._fd = -1
+        def open_gate() -> None:
+            opened.callback(os.close, os.open(path, os.O_RDWR))
 
-    def open(self) -> None:
-        self._fd = os.open(self.path, os.O_RDWR)
-
-    def close(self) -> None:
-        os.close(self._fd)
-        os.unlink(self.path)
-        os.rmdir(os.path.dirname(self.path))
+        yield path, open_gate
 
 
 class _Wardens:
@@ -127,17 +124,15 @@ async def _stream(stub: Any, orders: dict[str, Any], ready: asyncio.Queue[None],
 
 async def _together(stub: Any, orders: list[dict[str, Any]], count: _Count, began: Callable[[], None]) -> None:
     """All *orders* at once, begun together, to their ends."""
-    gate, ready = _Gate(), asyncio.Queue[None]()
-    streams = [asyncio.create_task(_stream(stub, each | {"gate": gate.path}, ready, count)) for each in orders]
-    for _ in orders:
-        await asyncio.wait_for(ready.get(), 60)
-    await asyncio.sleep(0.2)  # what starting cost is over
-    began()
-    gate.open()
-    try:
+    ready = asyncio.Queue[None]()
+    with _gate() as (path, open_gate):
+        streams = [asyncio.create_task(_stream(stub, each | {"gate": path}, ready, count)) for each in orders]
+        for _ in orders:
+            await asyncio.wait_for(ready.get(), 60)
+        await asyncio.sleep(0.2)  # what starting cost is over
+        began()
+        open_gate()
         await asyncio.gather(*streams)
-    finally:
-        gate.close()
 
 
 async def throughput(stub: Any, a: dict[str, Any]) -> Result:

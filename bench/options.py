@@ -10,6 +10,6 @@ class Options:
     """``events`` are those of one run: too few, and the price of a run's end is told as that of its events."""
 
     runs: tuple[int, ...] = (16, 64)
-    events: int = 1_000
+    events: int = 750
     rounds: int = 7
     quick: bool = False

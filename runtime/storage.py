@@ -75,7 +75,9 @@ class Storage:
         self.run_directory(ulid).mkdir(mode=0o700, parents=False, exist_ok=True)
 
     def make_private_workspace(self, session_key: str) -> None:
-        self.private_workspace(session_key).mkdir(mode=0o700, parents=True, exist_ok=True)
+        workspace = self.private_workspace(session_key)
+        for directory in (workspace.parent, workspace):  # mkdir would give its mode to the last one only
+            directory.mkdir(mode=0o700, exist_ok=True)
 
     def remove_run(self, ulid: str) -> None:
         """Remove the run's directory with all that is in it; a missing one is fine."""

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import msgspec
 
-from providers.catalog.patterns import MATCH_TIMEOUT_S, match_command, match_input, matched
+from providers.catalog.patterns import MATCH_TIMEOUT_S, find_plain, match_command, match_input, matched
 from providers.catalog.probes import Ended, ProbeOutput
 from providers.catalog.readiness import Readiness
 from providers.catalog.schema import AuthProbe, ProviderStanza
@@ -64,13 +64,17 @@ async def _by_answer(
     patterns = {"ready": auth.ready, "unauthenticated": auth.unauthenticated}
     declared = {key: pattern for key, pattern in patterns.items() if pattern is not None}
     text = f"{plain(output.stdout)}\n{plain(output.stderr)}"
-    order = match_input(declared, text)
-    match = await prober.run(match_command(), env={}, timeout_s=MATCH_TIMEOUT_S, stdin=order)
-    try:
-        found = matched(match.stdout) if match.has_succeeded else None
-    except msgspec.DecodeError:
-        found = None
-    if found is None:
+    found = find_plain(declared, text)
+    if found is None and (found := await _find(prober, declared, text)) is None:
         detail = f"the patterns for the login check of {name} could not be matched within {MATCH_TIMEOUT_S:g} s"
         return Step(failed=Readiness.PROBE_ERROR, detail=detail)
     return auth_step(found, output, redact, name=name)
+
+
+async def _find(prober: Asks, patterns: Mapping[str, str], text: str) -> frozenset[str] | None:
+    order = match_input(patterns, text)
+    match = await prober.run(match_command(), env={}, timeout_s=MATCH_TIMEOUT_S, stdin=order)
+    try:
+        return matched(match.stdout) if match.has_succeeded else None
+    except msgspec.DecodeError:
+        return None

@@ -10,21 +10,29 @@ whenever it is done. Recovery depends on it: after a crash of the host the file 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import msgspec
 
-from runtime.events import Draft
+from runtime.events import Draft, PermissionRequest
 from runtime.failure import Failure, FailureCode
+from runtime.provider import Answer
+
+State = Mapping[str, object]
+"""What a session dialect notes of a process between two turns; JSON, stored with each run. Empty for a fresh process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnContext:
-    """What a decoder may know of the run: the native id it was asked to resume, if any."""
+    """What a decoder may know of the run: the native id it was asked to resume, if any, and the process before it.
+
+    ``state`` is the one before the turn, and is empty for a process that serves one run only.
+    """
 
     resumed_id: str | None = None
+    state: State = field(default_factory=dict)
 
 
 class Line(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -66,10 +74,30 @@ class Noise:
     detail: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """The agent waits for leave. It stands at *offset* and *index* of the output, as a draft does."""
+
+    request: PermissionRequest
+    offset: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """The agent waits for an answer that needs no decision: *data*, to be sent once under *key*."""
+
+    key: str
+    data: bytes
+
+
+Told = Draft | Noise | Question | Reply
+
+
 class Decoder(Protocol):
     """Decodes one run's output. Fed by one caller, in order."""
 
-    def decode(self, line: Line) -> Sequence[Draft | Noise]:
+    def decode(self, line: Line) -> Sequence[Told]:
         """The drafts of *line*, each with ``offset=line.end`` and its index within the line; never a terminal."""
 
     @property
@@ -91,6 +119,56 @@ class Dialect(Protocol):
     """A dialect module, seen as a value."""
 
     def decoder(self, context: TurnContext) -> Decoder: ...
+
+
+class Conversation(Decoder, Protocol):
+    """The decoder of one turn in a warm process: it also knows what to say to the agent meanwhile.
+
+    What it gives to be said is a pure function of the turn's context and the lines seen, so that a node which takes the
+    turn over says the same. Every piece is one or more whole lines.
+    """
+
+    def interrupt(self) -> bytes | None:
+        """Ask the agent to end the turn; None while it cannot be asked, because it has not said what to name."""
+
+    def answer(self, answer: Answer) -> bytes:
+        """The answer to a :class:`Question` of this turn."""
+
+    @property
+    def state(self) -> State:
+        """What the next turn has to know of this process, this turn included."""
+
+
+class Opening(Protocol):
+    """The words exchanged with a fresh process before its first turn."""
+
+    first: bytes
+    """What to say first; empty where a process needs no opening."""
+
+    def hear(self, line: Line) -> bytes:
+        """What to say to *line*; empty for nothing."""
+
+    @property
+    def is_over(self) -> bool: ...
+
+    @property
+    def failure(self) -> Failure | None:
+        """Why there will be no turn, once that is known."""
+
+    @property
+    def state(self) -> State:
+        """What the first turn has to know; complete when the opening is over."""
+
+
+class SessionDialect(Dialect, Protocol):
+    """A dialect module for processes that serve a whole session."""
+
+    def decoder(self, context: TurnContext) -> Conversation: ...
+
+    def opening(self, *, cwd: str, resumed_id: str | None) -> Opening: ...
+
+    def encode_turn(self, text: str, state: State) -> bytes:
+        """The user's *text* as the agent takes it."""
 
 
 def process_failure(end: ProcessEnd, *, detail: str = "") -> Failure:

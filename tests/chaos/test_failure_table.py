@@ -374,7 +374,8 @@ async def test_f08_a_node_killed_in_a_window_executes_its_run_once_and_ends_it_o
     node = await started(new_node(prefix=[*CRASHING, window]))
     async with client_of(node) as client:
         follower = Follower(client, "crash", "[[demo words=20 delay_ms=5]]", target="counted", session_id="s")
-        await until((node.root / "crashed").exists)
+        await until(lambda: (node.root / "crashed").exists() or follower.task.done())
+        assert not follower.task.done(), f"{follower.refused!r}"
         node.kill()
         next_node = await started(new_node(listen=node.address))
         await ended([follower])

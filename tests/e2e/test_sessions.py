@@ -1,104 +1,100 @@
-"""Logical sessions over the wire: looked at, read, ended; and what a terminated one does to the next run."""
+"""Logical sessions over the wire: a conversation goes on under the host's id, and the vendor's own id stays private."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
+from collections.abc import Callable
+from typing import Any
 
-import grpc
+import grpc.aio
 import pytest
-import pytest_asyncio
 
-from node.client import NodeClient, NodeError
-from runtime.events import EventType, RuntimeEvent
-from runtime.types import RunRequest, SessionMode
-from tests.support.nodes import running
+from node.client import NodeClient
+from node.pb import node_pb2, node_pb2_grpc
+from tests.support.nodes import DEMO, Agent, Node
+from tests.support.runs import ending, refusal, run
 
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def client(tmp_path: Path) -> AsyncIterator[NodeClient]:
-    with running(tmp_path) as node:
-        async with NodeClient(node.address) as client:
-            yield client
+CREATE = "create_if_missing"
 
 
-async def turn(
-    client: NodeClient, text: str, *, session: str, mode: SessionMode = SessionMode.CREATE_IF_MISSING
-) -> list[RuntimeEvent]:
-    request = RunRequest(target="demo-agent", input=text, session_id=session, session_mode=mode)
-    return [event async for event in client.run(request, include_activity=True)]
+@pytest.mark.req("RT-08", "RT-11", "RT-36")
+async def test_the_second_run_of_a_session_resumes_the_first(client: NodeClient) -> None:
+    first = await run(client, "demo-agent", "[[demo text=hi]]", session_id="resumed", session_mode=CREATE)
+    second = await run(client, "demo-agent", "[[demo text=hi]]", session_id="resumed", session_mode="require_existing")
+    other = await run(client, "demo-agent", "[[demo text=hi]]", session_id="other", session_mode=CREATE)
+
+    assert [ending(events[-1])[1] for events in (first, second, other)] == ["turn 1: hi", "turn 2: hi", "turn 1: hi"]
+    assert {event.session_id for event in [*first, *second]} == {"resumed"}
 
 
-async def test_a_transcript_is_what_was_said_in_order(client: NodeClient) -> None:
-    first = await turn(client, "[[demo:tool cmd=true]] one", session="tea")
-    second = await turn(client, "[[demo words=2]] two", session="tea")
+@pytest.mark.req("RT-36", "RT-11", "BAN-17")
+async def test_a_resume_gets_the_native_id_as_an_argument_and_shows_it_nowhere_else(
+    node: Node, client: NodeClient
+) -> None:
+    named = {"session_id": "native", "session_mode": CREATE}
+    first = await run(client, "turns", "0", **named)
+    second = await run(client, "turns", "0", **named)
 
-    entries = [entry async for entry in client.transcript("tea")]
-
-    assert [(e.role, e.run_id) for e in entries] == [
-        ("user", first[0].run_id), ("tool", first[0].run_id), ("tool", first[0].run_id), ("assistant", first[0].run_id),
-        ("user", second[0].run_id), ("assistant", second[0].run_id),
-    ]  # fmt: skip
-    assert entries[0].text == "[[demo:tool cmd=true]] one"
-    assert entries[-1].text == second[-1].message
-    assert [e.time for e in entries] == sorted(e.time for e in entries)
-
-
-@pytest.mark.req("NB-17", "RT-22", "BAN-19", "E-5")
-async def test_terminating_a_session_ends_no_run_by_itself_and_forgets_the_conversation(client: NodeClient) -> None:
-    await turn(client, "one", session="tea")
-    before = [session async for session in client.sessions()]
-    assert [(s.session_id, s.state, s.target) for s in before] == [("tea", "idle", "demo-agent")]
-
-    ended = await client.terminate_session("tea")
-    assert ended.state == "terminated"
-    with pytest.raises(NodeError) as refused:
-        await turn(client, "two", session="tea", mode=SessionMode.REQUIRE_EXISTING)
-    assert refused.value.failure is not None and refused.value.failure.code == "session_not_found"
-
-    fresh = await turn(client, "three", session="tea")
-    assert fresh[-1].message.startswith("turn 1:")
+    assert [ending(events[-1]) for events in (first, second)] == [("complete", "none"), ("complete", "prov-1")]
+    told = repr([*first, second[:-1], await client.get(first[0].run_id)])
+    assert "prov-1" not in told, "the vendor's id is no key, no event field, no identity"
+    journals = [path.read_text() for path in node.data_dir.rglob("events.jsonl") if '"native"' in path.read_text()]
+    assert len(journals) == 2 and not any('"session_id":"prov-1"' in one for one in journals)
 
 
-@pytest.mark.req("RT-22", "RT-23", "BAN-19", "E-5")
-async def test_a_session_with_an_active_run_is_refused_or_cancelled_first_as_asked(client: NodeClient) -> None:
-    events: list[RuntimeEvent] = []
-    request = RunRequest(
-        run_id="r1", target="demo-agent", input="[[demo:slow]]", session_id="tea",
-        session_mode=SessionMode.CREATE_IF_MISSING,
-    )  # fmt: skip
-    async for event in client.run(request):
-        events.append(event)
-        if len(events) == 2:
-            with pytest.raises(NodeError) as busy:
-                await client.terminate_session("tea")
-            assert busy.value.failure is not None and busy.value.failure.code == "session_busy"
-            assert (await client.get("r1")).run.state == "running"
+@pytest.mark.req("RT-08", "RT-34")
+async def test_all_runs_of_a_session_share_one_private_workspace(client: NodeClient) -> None:
+    named = {"session_id": "workspace", "session_mode": CREATE}
+    await run(client, "shell", "echo kept > file", **named)
+    second = await run(client, "shell", "pwd; cat file", **named)
+    other = await run(client, "shell", "pwd; ls", session_id="another-workspace", session_mode=CREATE)
+    anonymous = await run(client, "shell", "pwd; ls")
 
-            assert (await client.terminate_session("tea", cancel_active=True)).state == "terminated"
-
-    assert events[-1].type is EventType.CANCELLED
+    places = [events[-1].message.splitlines()[0] for events in (second, other, anonymous)]
+    assert [events[-1].message.splitlines()[1:] for events in (second, other, anonymous)] == [["kept"], [], []]
+    assert len(set(places)) == 3
 
 
-@pytest.mark.req("RT-23", "E-5")
-async def test_a_cancelled_run_leaves_its_session_resumable(client: NodeClient) -> None:
-    request = RunRequest(
-        run_id="r1", target="demo-agent", input="[[demo:slow]]", session_id="tea",
-        session_mode=SessionMode.CREATE_IF_MISSING,
-    )  # fmt: skip
-    async for event in client.run(request):
-        if event.type is EventType.DELTA and not event.is_terminal:
-            await client.cancel("r1")
+@pytest.mark.req("RT-36", "E-1")
+@pytest.mark.parametrize("target", ["resume-missing", "resume-dead"])
+async def test_a_vendor_that_forgot_the_session_is_no_success_and_no_new_session(
+    client: NodeClient, target: str
+) -> None:
+    named = {"session_id": f"forgotten-{target}", "session_mode": CREATE}
+    first = await run(client, target, "", **named)
+    second = await run(client, target, "", **named)
+    third = await run(client, target, "", **named)
+    fresh = await run(client, target, "", session_id=f"fresh-{target}", session_mode=CREATE)
 
-    again = await turn(client, "two", session="tea", mode=SessionMode.REQUIRE_EXISTING)
+    assert ending(first[-1]) == ("complete", "ok")
+    assert [ending(events[-1]) for events in (second, third)] == [("error", "session_not_found")] * 2
+    assert third[-1].error == second[-1].error, "the id it announced in between was not adopted"
+    assert ending(fresh[-1]) == ("complete", "ok")
 
-    assert again[-1].type is EventType.COMPLETE
-    assert again[-1].message.startswith("turn 2:")
+
+@pytest.mark.req("RT-09", "RT-11")
+async def test_sessions_survive_a_restart_of_the_node(new_node: Callable[..., Node]) -> None:
+    demo = Agent(command=DEMO, resume_args=["--resume", "{{session}}"])
+    node = new_node(agents={"demo": demo}).start()
+    async with NodeClient(node.address) as client:
+        first = await run(client, "demo", "[[demo text=hi]]", session_id="kept", session_mode=CREATE)
+    node.stop()
+    node.start()
+    async with NodeClient(node.address) as client:
+        second = await run(client, "demo", "[[demo text=hi]]", session_id="kept", session_mode="require_existing")
+
+    assert [ending(events[-1])[1] for events in (first, second)] == ["turn 1: hi", "turn 2: hi"]
 
 
-async def test_an_unknown_session_is_named_in_the_refusal(client: NodeClient) -> None:
-    with pytest.raises(NodeError) as refused:
-        await client.terminate_session("nobody")
+@pytest.mark.req("RT-09")
+async def test_a_required_session_is_unknown_to_a_node_with_an_empty_store(new_node: Callable[..., Node]) -> None:
+    node = new_node().start()
+    async with grpc.aio.insecure_channel(node.address) as channel:
+        stub: Any = node_pb2_grpc.NodeServiceStub(channel)  # type: ignore[no-untyped-call]  # generated
+        asked = node_pb2.RunRequest(
+            target="demo-agent", session_id="kept", session_mode=node_pb2.SESSION_MODE_REQUIRE_EXISTING
+        )
+        refused = await refusal(stub.Run(asked))
 
-    assert refused.value.status is grpc.StatusCode.NOT_FOUND
-    assert "nobody" in str(refused.value)
+    assert refused[1] == "session_not_found"
+    assert node.run_directories() == [] and list((node.data_dir / "sessions").iterdir()) == []
+

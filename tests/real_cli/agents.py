@@ -103,6 +103,7 @@ AGENTS: Mapping[str, RealAgent] = {
         unknown_model=GEMINI_UNKNOWN,
         silent_cells=frozenset({"429", "500"}),
         endings={"429": "silence_timeout", "500": "silence_timeout"},
+        cannot={"thinking": Cannot(reason="its stream tells no thinking", transcript="gemini_stream_json/think")},
     ),
     "opencode": RealAgent(
         profile="opencode",
@@ -127,7 +128,7 @@ AGENTS: Mapping[str, RealAgent] = {
         home=pi_home,
         home_names_model=True,
         sessions=[".pi/agent/sessions/*/*.jsonl"],
-        requests_at_500=4,
+        requests_at_500=12,  # its own four, each asked three times by its client
     ),
     "copilot": RealAgent(
         profile="copilot",

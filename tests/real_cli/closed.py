@@ -105,11 +105,17 @@ def _asked_name(question: bytes) -> str:
     return ".".join(labels)
 
 
-async def _main(resolver: str, record: Path) -> None:
+def _only_way_out(resolver: str) -> int:
+    """The descriptor that reads whatever this namespace sends elsewhere."""
     tunnel = os.open(_TUNNEL, os.O_RDWR | os.O_CLOEXEC)
     fcntl.ioctl(tunnel, _SET_NAME, struct.pack("16sH", b"out", _LAYER_3_BARE))
     for command in (*_SETUP, f"mount --bind {resolver} /etc/resolv.conf"):
         subprocess.run(command.split(), check=True)
+    return tunnel
+
+
+async def _main(resolver: str, record: Path) -> None:
+    tunnel = _only_way_out(resolver)
 
     def note() -> None:
         if found := destination(os.read(tunnel, 65_536)):

@@ -23,9 +23,12 @@ def test_a_data_directory_is_made_for_its_owner_alone(tmp_path: Path) -> None:
 
 
 def test_one_process_at_a_time_has_it(tmp_path: Path) -> None:
-    with open_storage(tmp_path):
-        with pytest.raises(DataDirectoryInUse, match="is in use by another node") as refusal, open_storage(tmp_path):
-            pass
+    with (
+        open_storage(tmp_path),
+        pytest.raises(DataDirectoryInUse, match="is in use by another node") as refusal,
+        open_storage(tmp_path),
+    ):
+        pass
 
     assert refusal.value.failure.code is FailureCode.CONFLICT
     with open_storage(tmp_path):

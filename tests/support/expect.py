@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from providers.cli.dialect import Decoder, Line, Noise, ProcessEnd, TurnContext
+from providers.cli.dialect import Decoder, Line, Noise, ProcessEnd, Question, Reply, Told, TurnContext
 from providers.cli.dialects import load_dialect
 from providers.cli.framing import Framing
 from runtime.events import Draft
@@ -53,13 +53,16 @@ class Case:
         )
 
     def decoder(self) -> Decoder:
-        resumed = self.run.get("resumed_id")
-        return load_dialect(self.dialect).decoder(TurnContext(resumed_id=resumed if isinstance(resumed, str) else None))
+        resumed, state = self.run.get("resumed_id"), self.run.get("state")
+        context = TurnContext(
+            resumed_id=resumed if isinstance(resumed, str) else None, state=state if isinstance(state, dict) else {}
+        )
+        return load_dialect(self.dialect).decoder(context)
 
     def replay(self, pieces: Sequence[bytes] | None = None) -> list[Record]:
         """What the run becomes, fed in *pieces* (at once if not given)."""
         decoder = self.decoder()
-        found = decode([self.stdout] if pieces is None else pieces, decoder)
+        found = _told([self.stdout] if pieces is None else pieces, decoder)
         return [*map(as_record, found), as_record(decoder.conclude(self.end)), session_record(decoder)]
 
     def expected(self, produced: list[Record]) -> list[Record]:
@@ -78,6 +81,10 @@ def cases(*dialects: str) -> list[Case]:
 
 def decode(pieces: Sequence[bytes], decoder: Decoder) -> list[Draft | Noise]:
     """The drafts and noise of an output that is read in *pieces*."""
+    return [each for each in _told(pieces, decoder) if isinstance(each, Draft | Noise)]
+
+
+def _told(pieces: Sequence[bytes], decoder: Decoder) -> list[Told]:
     framing = Framing()
     return [found for item in _framed(framing, pieces) for found in _decoded(item, decoder)]
 
@@ -88,14 +95,18 @@ def _framed(framing: Framing, pieces: Sequence[bytes]) -> Iterator[Line | Noise]
     yield from framing.finish()
 
 
-def _decoded(item: Line | Noise, decoder: Decoder) -> Sequence[Draft | Noise]:
+def _decoded(item: Line | Noise, decoder: Decoder) -> Sequence[Told]:
     return [item] if isinstance(item, Noise) else decoder.decode(item)
 
 
-def as_record(found: Draft | Noise) -> Record:
+def as_record(found: Told) -> Record:
     """*found* as JSON that is good to read: what is not told is left out."""
     if isinstance(found, Noise):
         return {"noise": found.kind, "detail": found.detail}
+    if isinstance(found, Question):
+        return {"question": _json(found.request), "at": [found.offset, found.index]}
+    if isinstance(found, Reply):
+        return {"reply": found.data.decode(), "key": found.key}
     record: Record = {"type": found.type.value}
     if found.text:
         record["text"] = found.text

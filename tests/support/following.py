@@ -14,7 +14,7 @@ from runtime.events import RuntimeEvent
 from runtime.types import RunRequest
 from tests.support.books import directory_of, outcome_of
 
-WITHIN_S = 60.0
+WITHIN_S = 30.0
 
 
 class Follower:

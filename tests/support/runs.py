@@ -11,7 +11,6 @@ from google.rpc.error_details_pb2 import ErrorInfo  # type: ignore[import-untype
 from grpc_status import rpc_status
 
 from node.client import NodeClient
-from node.pb import node_pb2
 from runtime.events import RuntimeEvent
 from runtime.types import RunRequest
 
@@ -91,8 +90,3 @@ def reason_of(error: grpc.aio.AioRpcError) -> str:
         return ""
     assert info.domain == "iop.node"
     return str(info.reason)
-
-
-def request(**fields: Any) -> node_pb2.RunRequest:
-    """A wire request."""
-    return node_pb2.RunRequest(**fields)

@@ -45,13 +45,11 @@ _EXIT_CODES = {
     41: FailureCode.AUTH_REQUIRED,
     42: FailureCode.INVALID_REQUEST,
     53: FailureCode.BUDGET_EXHAUSTED,  # the configured number of turns
-    55: FailureCode.PERMISSION_DENIED,  # the folder is not trusted
 }
 _ERROR_TYPES = {
     "FatalAuthenticationError": FailureCode.AUTH_REQUIRED,
     "FatalInputError": FailureCode.INVALID_REQUEST,
     "FatalTurnLimitedError": FailureCode.BUDGET_EXHAUSTED,
-    "FatalUntrustedWorkspaceError": FailureCode.PERMISSION_DENIED,
     "FatalCancellationError": FailureCode.INTERRUPTED,
 }
 _OWN_WORDS = (
@@ -110,7 +108,8 @@ class _Message:
             self.repeating = "".join(self.pieces)
         self.last_at = at
         news = self._beyond(piece) if self.repeating else piece
-        self.pieces.append(news)
+        if news:
+            self.pieces.append(news)
         return news
 
     def _begins_again(self, piece: str, at: str) -> bool:

@@ -9,9 +9,9 @@ a text; otherwise it is an error. Without a ``result`` the run failed. The exit 
 exit 0, ``is_error: false`` and a text ``[API Error: 401 ...]``. On a resume an ``init`` with another id than the one
 asked for is ``session_not_found`` at once.
 
-An API error is the last piece of its message, alone in its delta, and comes where no tokens were counted: a model that
-quotes such a text has its tokens counted, or says it in pieces that do not fall together with it. A piece that looks like
-one is therefore held back until its message is complete, and then is either a delta or a notice.
+An API error is told by its form and by how it comes: in a piece of its own, as the last of its message. Where the message
+is nothing else, its tokens decide: none are counted for a refused request, but for a model that quotes an error they are.
+A piece that looks like one is therefore held back until its message is complete, and then is a delta or a notice.
 
 A message is streamed block by block; each block is repeated by an ``assistant`` frame of its own, under the id of the
 stream for the first block and under another for the next, so what was streamed is told by order and not by id. What

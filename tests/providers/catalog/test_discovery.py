@@ -333,12 +333,15 @@ async def test_a_whole_catalog_takes_as_long_as_its_slowest_probe(discover: Disc
     for name in names:
         cli(clis, f"{name}-cli", version="sleep 1; echo 1.0", auth="sleep 1; echo Logged in", models="sleep 1; echo one")
     discovery = discover(many(**{name: {"models": {"args": ["models"]}} for name in names}))
-    began = time.monotonic()
+    took = []
 
-    found = await discovery.probe()
+    for _ in range(3):  # the machine may be busy with other tests: the best try is the program's own
+        began = time.monotonic()
+        found = await discovery.probe()
+        took.append(time.monotonic() - began)
+        assert {result.readiness for result in found} == {Readiness.READY}
 
-    assert {result.readiness for result in found} == {Readiness.READY}
-    assert time.monotonic() - began < 2.0
+    assert min(took) < 2.0
 
 
 # --- sharing, choosing, replacing
