@@ -24,7 +24,7 @@ trap finish EXIT
 trap 'exit 130' INT TERM
 
 # A port of 0 means any free one; the node's first line tells which.
-IOP_DEMO_HOME="$home/demo" HOME="$home" iop-node serve --listen 127.0.0.1:0 --data-dir "$home/data" \
+HOME="$home" iop-node serve --listen 127.0.0.1:0 --data-dir "$home/data" \
     > "$home/address" 2> "$home/node.log" &
 node=$!
 for _ in $(seq 100); do

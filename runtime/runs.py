@@ -205,7 +205,8 @@ class Runs:
         """The row comes last: before it everything can be undone, after it nothing can be refused."""
         try:
             check_cursor(run.spec.run_id, after, first=1, last=0)
-            self.storage.make_private_workspace(run.session.key)
+            if run.spec.workspace == str(self.storage.private_workspace(run.session.key)):
+                self.storage.make_private_workspace(run.session.key)
             check_workspace(run.spec.workspace)
             self.storage.make_run_directory(run.record.ulid)
             run.open_journal()

@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from providers.catalog.identity import without_identity
 from providers.catalog.probes import Ended, ProbeOutput
 from providers.catalog.readiness import DIAGNOSTIC_LIMIT, Readiness
 from providers.catalog.schema import ModelProbe, VersionProbe
@@ -59,7 +60,7 @@ def _exit_text(code: int | None) -> str:
 def diagnostic(output: ProbeOutput, redact: Redactor) -> str:
     """The end of what the CLI said, for a person: redacted first, then cut, on one line."""
     said = "\n".join(filter(None, (plain(output.stdout).strip(), plain(output.stderr).strip())))
-    return " ".join(redact.diagnostic(said.encode(), DIAGNOSTIC_LIMIT).split())
+    return " ".join(redact.diagnostic(without_identity(said).encode(), DIAGNOSTIC_LIMIT).split())
 
 
 # --- version

@@ -22,6 +22,7 @@ ALLOWED = frozenset({
 FIXED = {"TERM": "dumb", "NO_COLOR": "1"}
 """Forcing variables (FORCE_COLOR, CLICOLOR_FORCE) are not on the list: many tools test their presence, not their value."""
 
+_SCRIPTS = sysconfig.get_path("scripts")
 _SECRET_NAME = re.compile(
     r"(?i)(^|_)(API_?KEY|KEY|TOKEN|SECRET|SECRETS|PASSWORD|PASSWD|AUTHORIZATION|AUTH|CREDENTIAL|CREDENTIALS|COOKIE)($|_)"
 )
@@ -49,8 +50,7 @@ def is_secret_name(name: str) -> bool:
 def base_environment(inherited: Mapping[str, str]) -> dict[str, str]:
     """The part of *inherited* that any child may see, with terminal features off and our own scripts on PATH."""
     kept = {k: v for k, v in inherited.items() if (k in ALLOWED or k.startswith("LC_")) and not is_secret_name(k)}
-    scripts = sysconfig.get_path("scripts")
-    kept["PATH"] = os.pathsep.join(part for part in (kept.get("PATH", os.defpath), scripts) if part)
+    kept["PATH"] = os.pathsep.join(part for part in (kept.get("PATH", os.defpath), _SCRIPTS) if part)
     return kept | FIXED
 
 

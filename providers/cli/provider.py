@@ -82,8 +82,7 @@ class CliProvider:
         directory = ctx.directory
         secrets = resolve_secrets(self.profile.secrets, self._machinery.inherited)
         redact = Redactor(secrets.values())
-        was_used = read_owner(directory) is not None or read_exit(directory) is not None or lock_is_held(directory)
-        if was_used:
+        if ctx.adopting and _was_used(directory):
             link, resumed = await self._adopt(directory), _resumed_id(directory)
         else:
             _check_may_begin(ctx)
@@ -168,6 +167,11 @@ class CliProvider:
         except SecretUnavailable:
             secrets = {}  # what was stored went through the redactor of its time already
         return _facts(directory, Redactor(secrets.values()))
+
+
+def _was_used(directory: Path) -> bool:
+    """Whether a process was started for the run before."""
+    return read_owner(directory) is not None or read_exit(directory) is not None or lock_is_held(directory)
 
 
 def _resumed_id(directory: Path) -> str | None:

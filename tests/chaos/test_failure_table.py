@@ -24,11 +24,10 @@ import pytest
 from node.client import NodeClient
 from providers.keeper.client import KeeperUnavailable, clear_append_only, lock_is_held, open_keeper, read_exit, read_owner
 from providers.keeper.process_tree import all_processes, read_process
-from runtime.events import EventType
-from runtime.types import RunRequest
+from runtime.types import SessionMode
 from tests.support.books import assert_whole, stored_events
 from tests.support.following import WITHIN_S, Follower, can_mount, ended, fill, small_disk, until
-from tests.support.nodes import DEMO, Agent, Node, shell, wait_until
+from tests.support.nodes import DEMO, Agent, Node, shell
 
 PROJECT = Path(__file__).parents[2]
 CRASHING = (sys.executable, str(PROJECT / "tests/support/crashing_node.py"))
@@ -45,6 +44,7 @@ AGENTS = {
 }  # fmt: skip
 STREAMING = "[[demo words=60 delay_ms=20]]"  # a good second of answer
 LONG = "[[demo words=400 delay_ms=50]]"
+IN_SESSION: dict[str, Any] = {"session_id": "s", "session_mode": SessionMode.CREATE_IF_MISSING}
 
 needs_mount = pytest.mark.skipif(not (IS_ROOT and can_mount()), reason="only root may mount a small file system here")
 needs_unshare = pytest.mark.skipif(not (IS_ROOT and can_mount()), reason="only root may make a pid namespace here")
@@ -65,7 +65,7 @@ def new_node(tmp_path: Path) -> Iterator[NewNode]:
 
     yield make
     for node in made:
-        node.close()
+        print(node.logged()[-6000:]); node.close()
 
 
 @asynccontextmanager
@@ -180,6 +180,7 @@ async def test_f03_runs_of_an_earlier_keeper_are_finished_and_it_leaves_when_idl
         await asyncio.to_thread(old.kill)
 
         new = await started(new_node(listen=old.address))
+        await client.ready(10)
         status = await client.status()
         assert status.keeper_pid != frozen
         directories = [follower.directory(new.run_directories()) for follower in followers]
@@ -269,6 +270,7 @@ async def test_f05_an_accepted_cancel_outlives_the_node(new_node: NewNode) -> No
 
         node.kill()
         await started(new_node(listen=node.address))
+        await client.ready(10)
         await ended([follower])
         again = await client.cancel(follower.run_id)
 
@@ -373,14 +375,14 @@ async def test_f08_a_node_killed_in_a_window_executes_its_run_once_and_ends_it_o
 ) -> None:
     node = await started(new_node(prefix=[*CRASHING, window]))
     async with client_of(node) as client:
-        follower = Follower(client, "crash", "[[demo words=20 delay_ms=5]]", target="counted", session_id="s")
+        follower = Follower(client, "crash", "[[demo words=20 delay_ms=5]]", target="counted", **IN_SESSION)
         await until(lambda: (node.root / "crashed").exists() or follower.task.done())
         assert not follower.task.done(), f"{follower.refused!r}"
         node.kill()
         next_node = await started(new_node(listen=node.address))
         await ended([follower])
 
-        after = Follower(client, "after", "[[demo words=3]]", target="counted", session_id="s")
+        after = Follower(client, "after", "[[demo words=3]]", target="counted", **IN_SESSION)
         await ended([after])
         details = await client.get("crash")
         status = await client.status()
@@ -753,5 +755,3 @@ def test_every_row_has_its_test() -> None:
     documented = set(re.findall(r"^\| F(\d+) \|", (PROJECT / "docs/failure-table.md").read_text(), re.MULTILINE))
     assert documented == rows
 
-
-_ = (EventType, RunRequest, wait_until)
