@@ -9,12 +9,18 @@ Redaction always comes before truncation: a cut through a token would leave half
 
 from __future__ import annotations
 
+import base64
+import json
 import re
 from collections.abc import Iterable
+from urllib.parse import quote, quote_plus
 
 MASK = "[redacted]"
+SHORTEST = 6
 
 _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
+    # first: a token in the user part must not take host and path with it
+    (re.compile(r"\b([a-zA-Z][a-zA-Z0-9+.-]*://)[^\s/@]+@"), rf"\1{MASK}@"),
     (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.S), MASK),
     (
         re.compile(r"(?i)\b((?:proxy-)?authorization\s*[:=]\s*)(?:(?:bearer|basic|token|digest)\s+)?[^\s,;\"']+"),
@@ -27,7 +33,6 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
         ),
         rf"\1\2{MASK}",
     ),
-    (re.compile(r"\b([a-zA-Z][a-zA-Z0-9+.-]*://)[^\s/@]+@"), rf"\1{MASK}@"),
     (re.compile(r"\b(?:sk|pk|rk)-[A-Za-z0-9_-]{8,}"), MASK),
     (re.compile(r"\b(?:gh[pousr]_[A-Za-z0-9]{16,}|github_pat_[A-Za-z0-9_]{16,}|glpat-[A-Za-z0-9_-]{12,})"), MASK),
     (
@@ -62,19 +67,64 @@ def clip(text: str, limit: int, *, keep: str = "head") -> str:
 class Redactor:
     """Removes known secrets, then what looks like one. Immutable; one per set of secrets.
 
-    A secret is removed whole and line by line (a multi-line key is often echoed so). Pieces shorter than six characters
-    are left alone: they would mask ordinary words.
+    A secret is removed in every form in which it could be read back: as it is, though wrapped over lines or indented, line
+    by line (a multi-line key is often echoed so), escaped for JSON, percent-encoded, and in base64 wherever it stands
+    within the encoded bytes. Of a base64 form up to three characters at each end may stay. Pieces shorter than six
+    characters are left alone: they would mask ordinary words.
     """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        pieces = {piece.strip() for secret in secrets for piece in (secret, *secret.splitlines())}
-        self._known = tuple(sorted((p for p in pieces if len(p) >= 6), key=len, reverse=True))
+        pieces = {p.strip() for secret in secrets for p in (secret, *secret.splitlines())}
+        known = [p for p in pieces if len(p) >= SHORTEST and not p.startswith("-----")]
+        forms = {form for piece in known for form in encoded_forms(piece)}
+        self._forms = tuple(sorted(forms, key=len, reverse=True))
+        self._wrapped = tuple(_across_lines(piece) for piece in sorted(known, key=len, reverse=True))
 
     def __call__(self, text: str) -> str:
-        for secret in self._known:
-            text = text.replace(secret, MASK)
+        for form in self._forms:
+            text = text.replace(form, MASK)
+        for pattern in self._wrapped:
+            text = pattern.sub(MASK, text)
         return scrub(text)
 
-    def diagnostic(self, data: bytes, limit: int = 2048) -> str:
-        """The redacted tail of raw output as text, for a person: bad bytes replaced, at most *limit* characters."""
-        return clip(self(data.decode("utf-8", "replace")), limit, keep="tail").strip()
+    def diagnostic(self, data: bytes, limit: int = 2048, *, is_cut: bool = False) -> str:
+        """The redacted tail of raw output as text, for a person: bad bytes replaced, at most *limit* characters.
+
+        *is_cut* says that *data* begins in the middle of something: what may be the rest of a secret goes too.
+        """
+        text = data.decode("utf-8", "replace")
+        return clip(self(self._without_rest(text) if is_cut else text), limit, keep="tail").strip()
+
+    def _without_rest(self, text: str) -> str:
+        """*text* without a beginning that is the end of a known secret."""
+        for form in self._forms:
+            for begin in range(1, len(form) - 3):
+                if text.startswith(form[begin:]):
+                    return MASK + text[len(form) - begin :]
+        return text
+
+
+def encoded_forms(secret: str) -> set[str]:
+    """*secret* as it is, and as JSON, URLs and base64 carry it."""
+    forms = {secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}
+    quoted = {quote(secret, safe=""), quote(secret), quote_plus(secret)}
+    forms |= quoted | {_lower_escapes(form) for form in quoted}
+    data = secret.encode("utf-8", "replace")
+    for encode in (base64.b64encode, base64.urlsafe_b64encode):
+        forms |= {_stable_middle(encode(bytes(before) + data), before, len(data)) for before in range(3)}
+    return {form for form in forms if len(form) >= SHORTEST}
+
+
+def _stable_middle(encoded: bytes, before: int, size: int) -> str:
+    """The characters of *encoded* that depend on the *size* secret bytes alone, *before* others standing in front."""
+    first = -(-before * 8 // 6)
+    return encoded[first : (before + size) * 8 // 6].decode("ascii")
+
+
+def _lower_escapes(quoted: str) -> str:
+    return re.sub("%[0-9A-F]{2}", lambda found: found[0].lower(), quoted)
+
+
+def _across_lines(secret: str) -> re.Pattern[str]:
+    """*secret* with line breaks and indentation anywhere between its characters."""
+    return re.compile(r"(?:[\r\n]+[ \t]*)?".join(re.escape(char) for char in secret))

@@ -78,7 +78,7 @@ def stderr_tail(directory: Path, redact: Redactor, limit: int = 2048) -> str:
         with open(directory / STDERR, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             file.seek(max(0, size - STDERR_TAIL_BYTES))
-            return redact.diagnostic(file.read(), limit)
+            return redact.diagnostic(file.read(), limit, is_cut=size > STDERR_TAIL_BYTES)
     except OSError:
         return ""
 

@@ -27,6 +27,10 @@ OWNERS = {
     "registry lifecycle": ("runtime/registry.py", "Registry"),
     "agent configuration": ("runtime/config.py", "RuntimeConfig"),
     "CLI provider": ("providers/cli/provider.py", "CliProvider"),
+    "usage and quota": ("runtime/status.py", "AgentUsageStatus"),
+    "catalog": ("providers/catalog/schema.py", "CatalogFile"),
+    "readiness": ("providers/catalog/readiness.py", "Readiness"),
+    "profile factory": ("providers/catalog/factory.py", "ProfileSettings"),
 }
 """Component, its home, and the one name by which it is known."""
 

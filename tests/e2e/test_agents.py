@@ -11,14 +11,14 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
+import pytest_asyncio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from node.client import NodeClient, NodeError
 from node.pb import node_pb2, node_pb2_grpc
 from runtime.events import RuntimeEvent
 from runtime.status import Availability
-from runtime.types import RunRequest
-from tests.support.catalogs import PROBED, many, script, text
+from tests.support.catalogs import many, script, text
 from tests.support.nodes import Node, running, wait_until
 from tests.support.runs import begun, follow, refusal, run, words
 
@@ -37,8 +37,11 @@ LABELS = {"provider_id": "good", "model_id": "good", "profile_id": "good"}
 def prepare(root: Path) -> dict[str, str]:
     """Scripts, a catalog that names them by path, and the settings of a node with it."""
     root.mkdir(exist_ok=True)
-    made = many(**{name: {"status": STATUS} for name in BEHAVIOUR}, fallback={}, absent={})
-    for name, (version, auth, status) in {**BEHAVIOUR, "fallback": ("echo 2.0", "echo Not logged in", "exit 1")}.items():
+    made = many(**{name: {"status": STATUS} for name in BEHAVIOUR}, fallback={}, absent={"status": STATUS})
+    for name, (version, auth, status) in {
+        **BEHAVIOUR,
+        "fallback": ("echo 2.0", "echo Not logged in", "exit 1"),
+    }.items():
         body = f'case "$1" in --version) {version} ;; auth) {auth} ;; status) {status} ;; run) exec /bin/sh -s ;; esac'
         script(root, f"{name}-cli", body)
     for provider, profile in zip(made["providers"], made["profiles"], strict=True):
@@ -56,7 +59,7 @@ def agents_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         yield node
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def client(agents_node: Node) -> AsyncIterator[NodeClient]:
     async with NodeClient(agents_node.address) as connected:
         yield connected
@@ -66,7 +69,7 @@ async def health(node: Node, profile: str) -> str:
     async with grpc.aio.insecure_channel(node.address) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         answer = await stub.Check(health_pb2.HealthCheckRequest(service=f"provider.{profile}"))
-    return health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
+    return str(health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status))
 
 
 def probes(node: Node) -> list[Path]:
@@ -181,7 +184,7 @@ async def test_a_cancelled_run_carries_the_ids(client: NodeClient) -> None:
 @pytest.mark.req("NB-18", "RT-26", "RT-27", "RT-25", "RT-28", "CAT-38")
 async def test_a_status_is_told_while_every_slot_is_taken_and_no_run_hears_of_it(client: NodeClient) -> None:
     async with begun(client, "good", "for n in 1 2 3; do echo $n; sleep 0.3; done") as (run_id, events):
-        with pytest.raises(NodeError, match="slot|capacity|runs"):
+        with pytest.raises(NodeError, match=r"slot|capacity|runs"):
             await run(client, "good", "echo another")
         answers = [await client.command("good") for _ in range(5)]
         rest = [event async for event in events]
@@ -271,7 +274,7 @@ def test_a_node_does_not_start_with_a_broken_catalog(tmp_path: Path) -> None:
     settings = prepare(tmp_path / "n")
     with open(tmp_path / "n" / "catalog.yaml", "a") as file:
         file.write("stray: 1\n")
-    node = Node(tmp_path / "n", **settings)
+    node = Node(tmp_path / "n", agents=None, catalog=settings["catalog"])
     process = node.launch()
 
     try:
@@ -282,5 +285,3 @@ def test_a_node_does_not_start_with_a_broken_catalog(tmp_path: Path) -> None:
         process.stdout.close()
         node.close()
     assert "stray: is not known here" in node.logged()
-
-

@@ -41,7 +41,9 @@ async def test_a_missing_binary_is_named_with_the_places_looked_at(client: NodeC
     assert words(events) == ["start", "error"]
     failure = failure_of(events)
     assert (failure.code, failure.retryable) == ("process_failed", False)
-    assert failure.message.startswith("binary 'iop-test-no-such-binary' was not found; install it, or put its directory on")
+    assert failure.message.startswith(
+        "binary 'iop-test-no-such-binary' was not found; install it, or put its directory on"
+    )
 
 
 async def test_a_file_that_is_not_executable_is_told_apart_from_a_missing_one(client: NodeClient) -> None:
@@ -119,9 +121,14 @@ async def test_a_workspace_that_vanished_is_named_and_not_the_binary(
         ("shell-json", "exit 0", "output_invalid", "(exit code 0)"),
         ("shell-json", "echo this is not JSON; echo '{\"type\":'; echo '[1]'", "output_invalid", "(exit code 0)"),
         ("shell-json", "head -c 300000 /dev/urandom", "output_invalid", "(exit code 0)"),
-        ("shell-json", "echo '{\"type\":\"result\"'", "output_invalid", "(exit code 0)"),
+        ("shell-json", 'echo \'{"type":"result"\'', "output_invalid", "(exit code 0)"),
         ("shell-json", "echo 'Not logged in. Please run /login' >&2; exit 1", "auth_required", "Please run /login"),
-        ("shell-json", "echo 'ProviderModelNotFoundError: model not found: x' >&2", "model_unavailable", "model not found: x"),
+        (
+            "shell-json",
+            "echo 'ProviderModelNotFoundError: model not found: x' >&2",
+            "model_unavailable",
+            "model not found: x",
+        ),
     ],
 )
 @pytest.mark.req("E-1", "RT-17", "RT-16")
@@ -254,7 +261,11 @@ async def test_a_fatal_error_and_then_silence_ends_with_the_silence_bound(client
     details = await client.get(events[0].run_id)
 
     failure = failure_of(events)
-    assert (failure.code, failure.retryable, failure.message) == ("silence_timeout", True, "no output was seen for 0.6 s")
+    assert (failure.code, failure.retryable, failure.message) == (
+        "silence_timeout",
+        True,
+        "no output was seen for 0.6 s",
+    )
     assert 0.5 < took_s(events) < 3
     assert details.details["stderr_tail"] == "APICallError: Monthly usage limit reached"
 
@@ -293,7 +304,9 @@ async def test_a_demo_agent_that_lingers_is_ended_after_its_terminal(node: Node,
 
 @pytest.mark.req("RT-21")
 async def test_children_that_outlive_a_finished_run_are_ended(node: Node, client: NodeClient) -> None:
-    script = "setsid sleep 600 >/dev/null 2>&1 </dev/null & (setsid sh -c 'sleep 600 & wait') >/dev/null 2>&1 & echo done"
+    script = (
+        "setsid sleep 600 >/dev/null 2>&1 </dev/null & (setsid sh -c 'sleep 600 & wait') >/dev/null 2>&1 & echo done"
+    )
     events = await run(client, "shell", script)
 
     assert ending(events[-1]) == ("complete", "done\n")
@@ -312,5 +325,3 @@ async def test_a_deadline_ends_what_ignores_signals_too(node: Node, client: Node
 def _peak_kib(pid: int) -> int:
     line = next(x for x in Path(f"/proc/{pid}/status").read_text().splitlines() if x.startswith("VmHWM:"))
     return int(line.split()[1])
-
-

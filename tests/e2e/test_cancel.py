@@ -21,7 +21,9 @@ from tests.support.runs import BOUND_S, begun, ending, follow, run, words
 CANCELLED = CancelReceipt(accepted=True, state="cancelled")
 
 
-async def cancelled(client: NodeClient, target: str, prompt: str = "", **fields: Any) -> tuple[CancelReceipt, list[str]]:
+async def cancelled(
+    client: NodeClient, target: str, prompt: str = "", **fields: Any
+) -> tuple[CancelReceipt, list[str]]:
     """Cancel a run that has begun: the receipt, and the types of what came after the start."""
     async with asyncio.timeout(BOUND_S), begun(client, target, prompt, **fields) as (run_id, events):
         receipt = await client.cancel(run_id, reason="the test asks")
@@ -258,5 +260,3 @@ async def test_the_command_line_cancels_a_run(node: Node, client: NodeClient) ->
 async def _newest(client: NodeClient) -> str:
     async with aclosing(client.list(page_size=1)) as runs:
         return (await anext(runs)).run_id
-
-

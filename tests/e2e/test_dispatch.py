@@ -74,7 +74,11 @@ async def test_an_id_that_was_sent_comes_back_in_the_initial_metadata(node: Node
 
 @pytest.mark.req("RT-13", "NB-05")
 async def test_activity_is_sent_to_those_who_ask_and_changes_nothing_for_the_others(node: Node, stub: Stub) -> None:
-    asked = {"run_id": "with-tools", "target": "demo-agent", "input": "[[demo:tool cmd=echo%20tools text=done delay_ms=0]]"}
+    asked = {
+        "run_id": "with-tools",
+        "target": "demo-agent",
+        "input": "[[demo:tool cmd=echo%20tools text=done delay_ms=0]]",
+    }
     without = [e async for e in stub.Run(node_pb2.RunRequest(**asked))]
     attach = node_pb2.AttachRunRequest(run_id="with-tools", include_activity=True)
     all_of_it = [e async for e in stub.AttachRun(attach)]

@@ -83,7 +83,9 @@ async def test_secrets_reach_the_agent_and_nothing_that_is_kept_or_told(secret_n
     async with NodeClient(secret_node.address) as client:
         events = await run(client, "shell", quiet)
         run_id = events[0].run_id
-        shown = [await iop(secret_node, *words) for words in (("show", run_id), ("show", run_id, "--json"), ("ps", "--all"))]
+        shown = [
+            await iop(secret_node, *words) for words in (("show", run_id), ("show", run_id, "--json"), ("ps", "--all"))
+        ]
         listed = await iop(secret_node, "show", run_id, "--events")
         details = await client.get(run_id)
 
@@ -113,8 +115,14 @@ async def test_secrets_are_in_no_command_line(secret_node: Node) -> None:
 @pytest.mark.parametrize(
     ("source", "sentence"),
     [
-        ({"env": "NOT_SET_ANYWHERE"}, "secret MY_TOKEN comes from variable NOT_SET_ANYWHERE, which the node does not have"),
-        ({"file": "/no/such/file"}, "secret MY_TOKEN comes from file /no/such/file, which cannot be read (FileNotFoundError)"),
+        (
+            {"env": "NOT_SET_ANYWHERE"},
+            "secret MY_TOKEN comes from variable NOT_SET_ANYWHERE, which the node does not have",
+        ),
+        (
+            {"file": "/no/such/file"},
+            "secret MY_TOKEN comes from file /no/such/file, which cannot be read (FileNotFoundError)",
+        ),
     ],
 )
 async def test_a_secret_that_cannot_be_read_ends_the_run_before_it_starts(

@@ -65,7 +65,15 @@ def descriptors(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The descriptor set, as ``make descriptor`` builds it."""
     path = tmp_path_factory.mktemp("descriptors") / "iop_node.binpb"
     protos = sorted(file.relative_to(ROOT / "proto").as_posix() for file in (ROOT / "proto").rglob("*.proto"))
-    command = [sys.executable, "-m", "grpc_tools.protoc", "-I", "proto", "--include_imports", f"--descriptor_set_out={path}"]
+    command = [
+        sys.executable,
+        "-m",
+        "grpc_tools.protoc",
+        "-I",
+        "proto",
+        "--include_imports",
+        f"--descriptor_set_out={path}",
+    ]
     subprocess.run([*command, *protos], cwd=ROOT, check=True, timeout=60)
     return path
 
@@ -127,7 +135,9 @@ async def test_grpcurl_lists_and_describes(grpcurl: Path, plain_node: Node, sche
 @pytest.mark.req("PKG-06")
 async def test_grpcurl_checks_health(grpcurl: Path, plain_node: Node) -> None:
     answers = [
-        objects(await call(grpcurl, "-d", json.dumps({"service": name}), plain_node.address, "grpc.health.v1.Health/Check"))
+        objects(
+            await call(grpcurl, "-d", json.dumps({"service": name}), plain_node.address, "grpc.health.v1.Health/Check")
+        )
         for name in ("", SERVICE)
     ]
 
@@ -152,9 +162,10 @@ async def test_grpcurl_streams_a_run_from_a_request_typed_by_hand(
 async def test_grpcurl_cancels_a_run(grpcurl: Path, plain_node: Node, schema: list[str]) -> None:
     run_id = f"by-hand-{'set' if schema else 'reflection'}"
     asked = json.dumps({"run_id": run_id, "target": "demo-agent", "input": "[[demo:slow]]"})
-    async with asyncio.timeout(30), started(
-        grpcurl, *schema, "-d", asked, plain_node.address, f"{SERVICE}/Run"
-    ) as stream:
+    async with (
+        asyncio.timeout(30),
+        started(grpcurl, *schema, "-d", asked, plain_node.address, f"{SERVICE}/Run") as stream,
+    ):
         assert stream.stdout is not None
         first = await stream.stdout.readuntil(b"\n}\n")
         named = json.dumps({"run_id": run_id, "reason": "typed by hand"})
@@ -169,9 +180,10 @@ async def test_grpcurl_cancels_a_run(grpcurl: Path, plain_node: Node, schema: li
 
 @pytest.mark.req("PKG-06", "NB-16")
 async def test_grpcurl_shows_why_a_request_is_refused(grpcurl: Path, plain_node: Node, schema: list[str]) -> None:
-    async with asyncio.timeout(30), started(
-        grpcurl, *schema, "-d", '{"target":"nobody"}', plain_node.address, f"{SERVICE}/Run"
-    ) as process:
+    async with (
+        asyncio.timeout(30),
+        started(grpcurl, *schema, "-d", '{"target":"nobody"}', plain_node.address, f"{SERVICE}/Run") as process,
+    ):
         _, err = await process.communicate()
 
     assert process.returncode != 0

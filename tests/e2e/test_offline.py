@@ -45,7 +45,10 @@ async def test_a_node_without_any_network_serves_on_its_socket(new_node: Callabl
     if unshare is None or subprocess.run([*alone, "true"], capture_output=True, check=False).returncode != 0:
         pytest.skip("NOT TESTED: no network namespace can be made here")
     path = tmp_path / "n.sock"
-    agents = {"demo-agent": Agent(command=DEMO), "looks": Agent(command=["/bin/cat", "/proc/net/dev"], dialect="plain_text")}
+    agents = {
+        "demo-agent": Agent(command=DEMO),
+        "looks": Agent(command=["/bin/cat", "/proc/net/dev"], dialect="plain_text"),
+    }
     node = new_node(agents=agents, listen=f"unix:{path}", prefix=alone).start()
 
     async with NodeClient(f"unix:{path}") as client:

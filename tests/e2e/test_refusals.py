@@ -108,7 +108,16 @@ async def test_bad_input_is_refused_before_anything_is_stored_or_started(node: N
 
 @pytest.mark.req("RT-11", "NB-16")
 async def test_hostile_session_ids_never_become_paths_or_options(node: Node, stub: Stub) -> None:
-    hostile = ["../../outside", "..", "-rf", "--dangerously-skip-permissions", "line1\nline2", "nul\0byte", "a" * 5000, "/abs"]
+    hostile = [
+        "../../outside",
+        "..",
+        "-rf",
+        "--dangerously-skip-permissions",
+        "line1\nline2",
+        "nul\0byte",
+        "a" * 5000,
+        "/abs",
+    ]
     before = await _state(node, stub)
 
     found = [
@@ -210,7 +219,11 @@ async def test_text_that_is_not_utf8_is_refused_by_name(node: Node) -> None:
         text = await refusal(call(malformed))
         noise = await refusal(call(b"\x00\x01\x02"))
 
-    assert text == (INVALID, "invalid_request", "input of iop.node.v1.RunRequest is not valid UTF-8; text must be UTF-8")
+    assert text == (
+        INVALID,
+        "invalid_request",
+        "input of iop.node.v1.RunRequest is not valid UTF-8; text must be UTF-8",
+    )
     assert noise == (INVALID, "invalid_request", "the bytes are not a iop.node.v1.RunRequest message")
 
 
@@ -230,7 +243,13 @@ async def test_a_message_over_the_servers_limit_is_refused_by_grpc(node: Node, s
 
 @pytest.mark.req("RT-12")
 async def test_of_two_turns_at_the_same_moment_one_executes(client: NodeClient, stub: Stub, tmp_path: Path) -> None:
-    asked = {"target": "turns", "input": "0.5", "session_id": "twins", "session_mode": CREATE, "workspace": str(tmp_path)}
+    asked = {
+        "target": "turns",
+        "input": "0.5",
+        "session_id": "twins",
+        "session_mode": CREATE,
+        "workspace": str(tmp_path),
+    }
     calls = [stub.Run(node_pb2.RunRequest(**asked)) for _ in range(2)]
 
     found = await asyncio.gather(*(_outcome(call) for call in calls))

@@ -203,7 +203,9 @@ async def test_reflection_can_be_switched_off(new_node: NewNode) -> None:
 
 @pytest.mark.req("PKG-01", "RT-33")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_an_idle_node_leaves_at_once_and_takes_its_keeper_along(new_node: NewNode, number: signal.Signals) -> None:
+async def test_an_idle_node_leaves_at_once_and_takes_its_keeper_along(
+    new_node: NewNode, number: signal.Signals
+) -> None:
     node = new_node(agents={"shell": shell()}).start()
     async with NodeClient(node.address) as client:
         await run(client, "shell", "echo hi")
@@ -221,7 +223,10 @@ async def test_runs_go_on_without_the_node_and_the_next_one_adopts_them(new_node
     node = new_node(agents={"shell": shell()}).start()
     script = "for i in $(seq 1 30); do echo $i; sleep 0.1; done"
     async with asyncio.timeout(BOUND_S):
-        async with NodeClient(node.address) as client, begun(client, "shell", script, background=True) as (run_id, events):
+        async with (
+            NodeClient(node.address) as client,
+            begun(client, "shell", script, background=True) as (run_id, events),
+        ):
             before = [await anext(events) for _ in range(3)]
         getattr(node, way)()
         alive = len(node.agent_processes())

@@ -97,4 +97,3 @@ async def test_a_required_session_is_unknown_to_a_node_with_an_empty_store(new_n
 
     assert refused[1] == "session_not_found"
     assert node.run_directories() == [] and list((node.data_dir / "sessions").iterdir()) == []
-

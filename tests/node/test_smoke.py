@@ -130,7 +130,9 @@ def test_an_unknown_profile_is_wrong_usage(shell: Shell) -> None:
 @pytest.mark.req("PKG-07", "GRD-33")
 def test_one_prompt_is_executed_when_asked_for_and_its_answer_is_not_shown(shell: Shell) -> None:
     ended = shell.run("iop-provider-smoke", "--profile", "demo-agent", "--execute", "say canary")
-    as_json = shell.run("iop-provider-smoke", "--profile", "demo-agent", "--json", "--execute", "[[demo:fail kind=auth]]")
+    as_json = shell.run(
+        "iop-provider-smoke", "--profile", "demo-agent", "--json", "--execute", "[[demo:fail kind=auth]]"
+    )
 
     assert (ended.code, ended.out.splitlines()[-1].startswith("demo-agent: run complete, ")) == (0, True)
     assert "canary" not in ended.out
@@ -186,7 +188,13 @@ def test_doctor_shows_what_to_type_next(shell: Shell) -> None:
     ended = shell.run("iop-node", "doctor", "--config", config)
 
     assert ended.code == 0
-    assert [line.split("  ")[0].strip() for line in ended.out.splitlines()] == ["PROFILE", "alpha", "beta", "delta", "gamma"]
+    assert [line.split("  ")[0].strip() for line in ended.out.splitlines()] == [
+        "PROFILE",
+        "alpha",
+        "beta",
+        "delta",
+        "gamma",
+    ]
     table = {line.split()[0]: line for line in ended.out.splitlines()}
     assert "ready" in table["alpha"]
     assert table["beta"].endswith("iop-node login beta")

@@ -1,5 +1,10 @@
 from __future__ import annotations
 
+import base64
+import json
+from collections.abc import Callable
+from urllib.parse import quote
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -74,3 +79,68 @@ def test_redaction_comes_before_the_cut() -> None:
     text = Redactor(["0123456789abcdef"]).diagnostic(b"0123456789abcdef", limit=8)
 
     assert "def" not in text
+
+
+PEM = """-----BEGIN MADE UP KEY-----
+bm90IGEga2V5IGF0IGFsbCwganVzdCBhIHRlc3QgYm9keQ
+c2Vjb25kIGxpbmUgb2YgdGhlIG1hZGUgdXAga2V5IGhlcmU
+-----END MADE UP KEY-----"""
+
+
+@pytest.mark.req("CAT-32", "FAIL-08")
+@pytest.mark.parametrize(
+    "printed",
+    [
+        PEM,
+        PEM.replace("\n", "\r\n"),
+        "\n".join("  " + line for line in PEM.splitlines()),
+        json.dumps({"key": PEM}),
+        "\n".join(f"line {n}: {line}" for n, line in enumerate(PEM.splitlines())),
+    ],
+    ids=["as it is", "crlf", "indented", "json", "numbered"],
+)
+def test_re_01_no_body_line_of_a_multi_line_secret_is_left(printed: str) -> None:
+    shown = Redactor([PEM])(printed)
+
+    assert not [line for line in PEM.splitlines()[1:-1] if line[:12] in shown]
+
+
+@pytest.mark.req("CAT-32", "FAIL-08")
+@pytest.mark.parametrize("before", [b"", b"a", b"ab", b"abc", b"user:"])
+@pytest.mark.parametrize("after", [b"", b"\n", b"@host"])
+@pytest.mark.parametrize("encode", [base64.b64encode, base64.urlsafe_b64encode])
+def test_re_02_base64_cannot_be_read_back(before: bytes, after: bytes, encode: Callable[[bytes], bytes]) -> None:
+    secret = "p%40ss+word/1234"
+
+    shown = Redactor([secret])(f"value {encode(before + secret.encode() + after).decode()} end")
+
+    assert MASK in shown
+    left = "".join(shown.split()[1].split(MASK)).replace("=", "")
+    assert "ss+wor" not in base64.b64decode(left.replace("-", "+").replace("_", "/") + "=" * (-len(left) % 4)).decode(
+        "latin-1"
+    )
+
+
+@pytest.mark.req("CAT-32")
+@pytest.mark.parametrize(
+    "form", [quote("p%40ss+word/1234", safe=""), quote("p%40ss+word/1234", safe="").lower(), '"p%40ss+word/1234"']
+)
+def test_re_02_percent_and_json_forms_are_masked(form: str) -> None:
+    assert Redactor(["p%40ss+word/1234"])(f"x={form}&y") in {f"x={MASK}&y", f'x="{MASK}"&y'}
+
+
+@pytest.mark.req("CAT-33")
+def test_a_secret_wrapped_over_lines_or_cut_in_the_middle_is_masked() -> None:
+    secret = "correct-horse-battery-staple"
+    redact = Redactor([secret])
+
+    assert redact("key: correct-horse-\n    battery-staple.") == f"key: {MASK}."
+    assert redact.diagnostic(b"battery-staple was refused", is_cut=True) == f"{MASK} was refused"
+    assert redact.diagnostic(b"battery-staple was refused") == "battery-staple was refused"
+
+
+@pytest.mark.req("FAIL-08")
+def test_re_04_the_user_part_of_a_url_is_secret_by_shape() -> None:
+    url = "fatal: https://x-access-token:tok_TESTSECRET_0123456789abcdef@git.invalid/team/repo.git not found"
+
+    assert scrub(url) == f"fatal: https://{MASK}@git.invalid/team/repo.git not found"

@@ -183,7 +183,9 @@ class Node:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-            raise AssertionError(f"the node did not end within {STOP_S:g} s of {number.name}\n{self.logged()}") from None
+            raise AssertionError(
+                f"the node did not end within {STOP_S:g} s of {number.name}\n{self.logged()}"
+            ) from None
         finally:
             if process.stdout is not None:
                 process.stdout.close()

@@ -13,6 +13,8 @@ from providers.catalog.loader import CatalogInvalid, catalog_hash, load_shipped,
 from providers.catalog.references import catalog_notes
 from tests.support.catalogs import BASE, content, loaded, text
 
+TOGETHER = "writable_root_confinement and the mechanism in confinement go together"
+
 
 def problems(data: bytes | dict[str, Any]) -> list[str]:
     """The report on a catalog that is refused, a line per problem."""
@@ -269,7 +271,9 @@ def test_two_models_with_one_target_are_allowed_and_reported() -> None:
     made = content()
     made["models"].append({"id": "alpha-two", "provider": "alpha", "target": "one"})
 
-    assert catalog_notes(loaded(made)) == ["catalog: models 'alpha-one' and 'alpha-two' of provider 'alpha' are one: 'one'"]
+    assert catalog_notes(loaded(made)) == [
+        "catalog: models 'alpha-one' and 'alpha-two' of provider 'alpha' are one: 'one'"
+    ]
     assert catalog_notes(loaded(BASE)) == []
 
 
@@ -295,7 +299,9 @@ def test_a_command_is_a_list_and_never_a_line(command: object, sentence: str) ->
 @pytest.mark.req("CAT-07")
 def test_a_command_may_be_one_word_or_have_spaces_in_a_word() -> None:
     assert loaded(content(provider={"command": "alpha"})).providers[0].command == ("alpha",)
-    assert loaded(content(provider={"command": ["/opt/my agents/a", "x"]})).providers[0].command[0] == "/opt/my agents/a"
+    assert (
+        loaded(content(provider={"command": ["/opt/my agents/a", "x"]})).providers[0].command[0] == "/opt/my agents/a"
+    )
 
 
 @pytest.mark.req("CAT-12", "CAT-22")
@@ -327,8 +333,8 @@ def test_the_three_capabilities_of_unattended_work_can_be_declared() -> None:
 @pytest.mark.parametrize(
     ("profile", "sentence"),
     [
-        ({"capabilities": ["writable_root_confinement"]}, "writable_root_confinement and the mechanism in confinement go together"),
-        ({"confinement": "bwrap"}, "writable_root_confinement and the mechanism in confinement go together"),
+        ({"capabilities": ["writable_root_confinement"]}, TOGETHER),
+        ({"confinement": "bwrap"}, TOGETHER),
         ({"capabilities": ["writable_root_confinement"], "confinement": "hope"}, "confinement: Input should be 'bwrap'"),
         (
             {"capabilities": ["writable_root_confinement"], "confinement": "own"},
@@ -359,7 +365,10 @@ def test_an_unattended_profile_stops_what_the_workspace_would_execute() -> None:
     [
         ({"mode": "interactive"}, "profiles[0].mode: Input should be 'oneshot' or 'resumable' (found 'interactive')"),
         ({"mode": "resumable"}, "profiles[0]: mode resumable needs resume_args"),
-        ({"output_format": "xml"}, "profiles[0].output_format: output format 'xml' is unknown; known: claude_stream_json"),
+        (
+            {"output_format": "xml"},
+            "profiles[0].output_format: output format 'xml' is unknown; known: claude_stream_json",
+        ),
         ({"args": ["{{session}}"]}, "profiles[0]: {{session}} is not known in args; it belongs into resume_args"),
     ],
 )

@@ -15,7 +15,7 @@ from providers.catalog.discovery import Discovery
 from providers.catalog.factory import ProfileSettings, build_profiles
 from providers.catalog.loader import catalog_hash
 from providers.catalog.probes import ProbeOutput
-from providers.catalog.readiness import DIAGNOSTIC_LIMIT, Readiness, ReadinessResult
+from providers.catalog.readiness import DIAGNOSTIC_LIMIT, Readiness, ReadinessResult, Snapshot
 from providers.cli.environment import SecretSource
 from runtime.failure import Conflict, NotFound
 from tests.support.catalogs import PROBED, calls, cli, content, loaded, many, script
@@ -92,7 +92,8 @@ async def test_who_is_not_logged_in_is_unauthenticated_whatever_the_exit_code(
 
 @pytest.mark.req("CAT-09", "CAT-30")
 @pytest.mark.parametrize(
-    "auth", ["echo Logged in; exit 3", "exit 1", "echo connection refused; exit 7", "true", "kill -9 $$", "echo Angemeldet"]
+    "auth",
+    ["echo Logged in; exit 3", "exit 1", "echo connection refused; exit 7", "true", "kill -9 $$", "echo Angemeldet"],
 )
 async def test_any_other_answer_about_the_login_is_an_error(discover: Discover, clis: Path, auth: str) -> None:
     """Localised, silent, crashed or contradictory: nobody can tell, so nobody says that it is ready."""
@@ -117,9 +118,7 @@ async def test_any_other_answer_about_the_login_is_an_error(discover: Discover, 
         ("echo one; exit 1", "probe_error"),
     ],
 )
-async def test_a_model_is_a_whole_line_of_the_list(
-    discover: Discover, clis: Path, models: str, readiness: str
-) -> None:
+async def test_a_model_is_a_whole_line_of_the_list(discover: Discover, clis: Path, models: str, readiness: str) -> None:
     cli(clis, "alpha-cli", models=models)
 
     assert (await only(discover, models={"args": ["models"], "timeout_s": 5})).readiness == readiness
@@ -251,7 +250,9 @@ async def test_a_probe_that_ignores_signals_is_killed(
 @pytest.mark.req("CAT-09", "CAT-27")
 async def test_a_question_in_a_probe_is_an_error_that_quotes_it(discover: Discover, clis: Path) -> None:
     """No terminal is offered, the input is empty, and what waits all the same is ended."""
-    asks = "echo 'Is this a folder you trust?'; read -r answer 2>/dev/null </dev/tty || read -r answer || sleep 60; exit 1"
+    asks = (
+        "echo 'Is this a folder you trust?'; read -r answer 2>/dev/null </dev/tty || read -r answer || sleep 60; exit 1"
+    )
     cli(clis, "alpha-cli", version=asks)
 
     found = await only(discover, **QUICK)
@@ -331,7 +332,9 @@ async def test_the_clock_may_go_back_and_the_time_of_a_result_does_not(discover:
 async def test_a_whole_catalog_takes_as_long_as_its_slowest_probe(discover: Discover, clis: Path) -> None:
     names = [f"cli{number}" for number in range(7)]
     for name in names:
-        cli(clis, f"{name}-cli", version="sleep 1; echo 1.0", auth="sleep 1; echo Logged in", models="sleep 1; echo one")
+        cli(
+            clis, f"{name}-cli", version="sleep 1; echo 1.0", auth="sleep 1; echo Logged in", models="sleep 1; echo one"
+        )
     discovery = discover(many(**{name: {"models": {"args": ["models"]}} for name in names}))
     took = []
 
@@ -455,7 +458,7 @@ async def test_another_catalog_forgets_what_was_found_with_the_old_one(discover:
     cli(clis, "alpha-cli")
     discovery = discover(content(provider=PROBED))
     await discovery.probe()
-    told = []
+    told: list[Snapshot] = []
     discovery.on_change(told.append)
     other = loaded(content(provider=PROBED, profile={"args": ["-x"]}))
 

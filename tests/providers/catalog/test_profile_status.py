@@ -33,7 +33,9 @@ Commands = Callable[..., tuple[ProfileCommands, Discovery]]
 
 @pytest.fixture
 def commands(prober: Prober, inherited: dict[str, str], discover: Callable[..., Discovery]) -> Commands:
-    def make(*, settings: dict[str, ProfileSettings] | None = None, **provider: Any) -> tuple[ProfileCommands, Discovery]:
+    def make(
+        *, settings: dict[str, ProfileSettings] | None = None, **provider: Any
+    ) -> tuple[ProfileCommands, Discovery]:
         made = content(provider={**PROBED, **provider})
         discovery, catalog = discover(made, settings=settings), loaded(made)
         profile = build_profiles(catalog, settings or {})["alpha-main"]
@@ -101,7 +103,7 @@ async def test_before_any_discovery_the_readiness_is_unknown(commands: Commands,
     [
         ("true", StatusUnreadable),
         ("echo 'Nutzung: 40 %'", StatusUnreadable),
-        ("echo '{\"id\":3,\"result\":{\"rateLimits\":{\"primary\":{\"usedPer'", StatusUnreadable),
+        ('echo \'{"id":3,"result":{"rateLimits":{"primary":{"usedPer\'', StatusUnreadable),
         ("echo sk-canary-0123456789 >&2; exit 4", StatusProbeFailed),
         ("yes canary", StatusProbeFailed),
         ("sleep 60", StatusProbeFailed),
@@ -142,7 +144,7 @@ async def test_a_secret_reaches_the_cli_and_no_answer(
     commands: Commands, clis: Path, inherited: dict[str, str]
 ) -> None:
     inherited["MY_SOURCE"] = "plain-word-canary"
-    cli(clis, "alpha-cli", status="test -n \"$ALPHA_KEY\" || exit 5; echo \"for $ALPHA_KEY\"; exit 4")
+    cli(clis, "alpha-cli", status='test -n "$ALPHA_KEY" || exit 5; echo "for $ALPHA_KEY"; exit 4')
     settings = {"alpha-main": ProfileSettings(secrets={"ALPHA_KEY": SecretSource(env="MY_SOURCE")})}
     handler, _ = commands(settings=settings, status=STATUS)
 

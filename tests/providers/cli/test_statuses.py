@@ -19,9 +19,7 @@ CODEX_UPDATED = (
     '{"usedPercent":91,"windowDurationMins":300,"resetsAt":1796072138},"secondary":{"usedPercent":40,'
     '"windowDurationMins":10080,"resetsAt":1796158538},"credits":null,"planType":"plus"}},"emittedAtMs":1796068538078}'
 )
-CODEX_NOTHING = (
-    '{"method":"account/rateLimits/updated","params":{"rateLimits":{"limitId":"codex","primary":null,"secondary":null}}}'
-)
+CODEX_NOTHING = '{"method":"account/rateLimits/updated","params":{"rateLimits":{"primary":null,"secondary":null}}}'
 CODEX_REFUSED = '{"error":{"code":-32600,"message":"codex account authentication required to read rate limits"},"id":3}'
 CLAUDE_NONE = (
     '{"type":"control_response","response":{"subtype":"success","request_id":"usage","response":{"session":'
@@ -46,7 +44,9 @@ def test_the_formats_are_found_by_file_name() -> None:
 @pytest.mark.req("RT-28")
 def test_two_vendors_give_one_type_with_comparable_figures() -> None:
     first = parsed("codex_rate_limits", CODEX_UPDATED)
-    second = parsed("claude_get_usage", claude(five_hour={"utilization": 6.5, "resets_at": "2026-01-13T14:00:00+00:00"}))
+    second = parsed(
+        "claude_get_usage", claude(five_hour={"utilization": 6.5, "resets_at": "2026-01-13T14:00:00+00:00"})
+    )
 
     assert first.windows[0] == UsageWindow(name="primary", used_percent=91, duration_minutes=300, resets_at=RESET)
     assert second.windows == (

@@ -10,4 +10,6 @@ print(json.dumps({"type": "system", "subtype": "init", "session_id": "prov-1"}),
 time.sleep(float(sys.stdin.read() or 0))
 with open("turns.log", "a") as log:
     log.write(f"{resumed} {began:.3f} {time.monotonic():.3f}\n")
-print(json.dumps({"type": "result", "subtype": "success", "is_error": False, "result": resumed, "session_id": "prov-1"}))
+print(
+    json.dumps({"type": "result", "subtype": "success", "is_error": False, "result": resumed, "session_id": "prov-1"})
+)
