@@ -36,7 +36,5 @@ class AgentsService:
 
     async def Command(self, request: node_pb2.CommandRequest, context: Context) -> node_pb2.CommandResponse:
         command = bridge_agents.command_from_wire(request)
-        response = await run_command(
-            self._host.registry, command, adapter=request.adapter, target=request.target
-        )
+        response = await run_command(self._host.registry, command, adapter=request.adapter, target=request.target)
         return bridge_agents.answer_to_wire(response)

@@ -11,7 +11,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from node.pb import node_pb2
 from node.runtime_bridge import failure_to_wire
 from node.well_known import NS_PER_S, duration_from_wire, struct_from_wire, struct_to_wire
-from providers.catalog.readiness import Readiness, ReadinessResult, Snapshot
+from providers.catalog.readiness import Readiness, ReadinessResult, ReadinessSnapshot
 from runtime.failure import InvalidRequest
 from runtime.provider import CommandRequest, CommandResponse
 from runtime.status import AgentUsageStatus, UsageWindow
@@ -28,14 +28,12 @@ _READINESS: Mapping[Readiness, node_pb2.Readiness] = {
 }
 
 
-def snapshot_to_wire(catalog: CatalogFile, snapshot: Snapshot) -> node_pb2.ListReadinessResponse:
+def snapshot_to_wire(catalog: CatalogFile, snapshot: ReadinessSnapshot) -> node_pb2.ListReadinessResponse:
     """Every profile of *catalog*: with its last result, or as never probed."""
     profiles = []
     for profile in catalog.profiles:
         found = snapshot.get(profile.id)
-        unknown = node_pb2.ProfileReadiness(
-            profile_id=profile.id, provider_id=profile.provider, model_id=profile.model
-        )
+        unknown = node_pb2.ProfileReadiness(profile_id=profile.id, provider_id=profile.provider, model_id=profile.model)
         profiles.append(unknown if found is None else readiness_to_wire(found))
     return node_pb2.ListReadinessResponse(profiles=profiles, catalog_hash=snapshot.catalog_hash)
 
@@ -79,9 +77,7 @@ def command_from_wire(request: node_pb2.CommandRequest) -> CommandRequest:
     return CommandRequest(name=request.name, arguments=struct_from_wire(request.arguments, where="arguments"))
 
 
-def command_to_wire(
-    target: str, name: str, *, adapter: str, arguments: Mapping[str, Any]
-) -> node_pb2.CommandRequest:
+def command_to_wire(target: str, name: str, *, adapter: str, arguments: Mapping[str, Any]) -> node_pb2.CommandRequest:
     """A command, as a caller sends it.
 
     Raises:

@@ -87,7 +87,9 @@ async def _execute(host: Host, profile_id: str, prompt: str, *, as_json: bool) -
         raise RuntimeError("a run ended without an event")
     code = last.failure.code if last.failure is not None else ""
     if as_json:
-        print_json({"profile_id": profile_id, "run": last.type.value, "failure": code, "answer_chars": len(last.message)})
+        print_json(
+            {"profile_id": profile_id, "run": last.type.value, "failure": code, "answer_chars": len(last.message)}
+        )
     else:
         print(f"{profile_id}: run {last.type.value}" + (f" ({code})" if code else f", {len(last.message)} characters"))
     return EXIT_READY if last.type.value == "complete" else EXIT_NOT_READY

@@ -278,7 +278,9 @@ def _guard(behaviour: Behaviour) -> Behaviour:
                 if task is None or task.cancelling():
                     raise
                 failure = _internal(error)
-            except grpc.aio.InternalError:  # of gRPC itself: the caller left in the middle of a write, which is no error
+            except (
+                grpc.aio.InternalError
+            ):  # of gRPC itself: the caller left in the middle of a write, which is no error
                 logger.info("a stream broke while it was written")
                 failure = Failure(code=FailureCode.INTERNAL, message="the stream broke while it was written")
             except Exception as error:

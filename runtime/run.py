@@ -86,6 +86,7 @@ class LiveRun:
         self._grace: asyncio.TimerHandle | None = None
         self._alarm: Alarm | None = None
         self._cancel_written: asyncio.Task[None] | None = None
+        ctx.on_stop(self._on_stop)
 
     # -- events -----------------------------------------------------------------------------------------------------
 
@@ -215,9 +216,19 @@ class LiveRun:
             self.ctx.request_stop(Stop(reason=StopReason.CANCELLED, message=reason))
         return self._was_cancelled()
 
+    def _on_stop(self) -> None:
+        """A run that is told to stop because the disk is full needs some of it to end: its warden's record, its terminal."""
+        if self.ctx.stop is not None and self.ctx.stop.reason is StopReason.STORAGE_FULL:
+            self._make_room()
+
     async def _record_cancel(self, reason: str) -> None:
         try:
-            await asyncio.to_thread(write_cancel, self.directory, reason)
+            try:
+                await asyncio.to_thread(write_cancel, self.directory, reason)
+            except OSError:
+                if not self._make_room():
+                    raise
+                await asyncio.to_thread(write_cancel, self.directory, reason)
         except OSError:  # a full disk, a directory removed under us: the run must be stoppable all the same
             log.exception("cancel could not be recorded", extra={"run_id": self.spec.run_id})
 

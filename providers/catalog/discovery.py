@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TypeVar
 
 from providers.catalog.confinement import is_supported
 from providers.catalog.login import Asks, child_environment, login_step
 from providers.catalog.probes import ProbeOutput
-from providers.catalog.readiness import Readiness, ReadinessResult, Snapshot
+from providers.catalog.readiness import Readiness, ReadinessResult, ReadinessSnapshot
 from providers.catalog.schema import Capability, CatalogFile, ModelProbe, ProfileStanza, ProviderStanza
 from providers.catalog.steps import Step, model_step, version_step
 from providers.cli.command import CannotStart, find_binary, native_binary
@@ -46,10 +46,10 @@ class _Found:
     """The steps of one subject, in their order; ``models`` is the output of the list, None when none is declared."""
 
     binary: Step
-    version: Step = Step()
-    authentication: Step = Step()
+    version: Step = field(default_factory=Step)
+    authentication: Step = field(default_factory=Step)
     models: ProbeOutput | None = None
-    redact: Redactor = Redactor()
+    redact: Redactor = field(default_factory=Redactor)
 
 
 class Discovery:
@@ -64,8 +64,8 @@ class Discovery:
         self._targets = {model.id: model.target for model in catalog.models}
         self._alone = asyncio.Lock()  # two discoveries at once would ask every CLI twice
         self._asked_at: dict[str, float] = {}
-        self._listeners: list[Callable[[Snapshot], None]] = []
-        self.snapshot = Snapshot(catalog_hash=catalog_hash, results={})
+        self._listeners: list[Callable[[ReadinessSnapshot], None]] = []
+        self.snapshot = ReadinessSnapshot(catalog_hash=catalog_hash, results={})
 
     def adopt(self, catalog: CatalogFile, profiles: Mapping[str, Profile], *, catalog_hash: str) -> None:
         """From now on ask about *catalog*; what was found with another one, or with other settings, is forgotten."""
@@ -75,9 +75,9 @@ class Discovery:
         self._targets = {model.id: model.target for model in catalog.models}
         self._asked_at = {one: at for one, at in self._asked_at.items() if one in kept}
         results = {one: result for one, result in self.snapshot.results.items() if one in kept}
-        self._publish(Snapshot(catalog_hash=catalog_hash, results=results))
+        self._publish(ReadinessSnapshot(catalog_hash=catalog_hash, results=results))
 
-    def on_change(self, listener: Callable[[Snapshot], None]) -> None:
+    def on_change(self, listener: Callable[[ReadinessSnapshot], None]) -> None:
         """Call *listener* on the loop after each discovery."""
         self._listeners.append(listener)
 
@@ -103,7 +103,9 @@ class Discovery:
         wanted = sorted(set(profile_ids)) or known
         for one in wanted:
             if one not in known:
-                raise NotFound(f"profile {one!r} is not in the agent catalog; it has {', '.join(known)}", profile_id=one)
+                raise NotFound(
+                    f"profile {one!r} is not in the agent catalog; it has {', '.join(known)}", profile_id=one
+                )
         return wanted
 
     async def _renew(self, wanted: list[str]) -> None:
@@ -115,10 +117,10 @@ class Discovery:
         results = {result.profile_id: result for task in tasks for result in task.result()}
         self._asked_at |= dict.fromkeys(results, asked_at)
         self._publish(
-            Snapshot(catalog_hash=self.snapshot.catalog_hash, results={**self.snapshot.results, **results})
+            ReadinessSnapshot(catalog_hash=self.snapshot.catalog_hash, results={**self.snapshot.results, **results})
         )
 
-    def _publish(self, snapshot: Snapshot) -> None:
+    def _publish(self, snapshot: ReadinessSnapshot) -> None:
         self.snapshot = snapshot
         for listener in tuple(self._listeners):
             listener(snapshot)
@@ -132,9 +134,7 @@ class Discovery:
             key = (stanza.provider, tuple(sorted(profile.env.items())), tuple(sources))
             found.setdefault(key, []).append(stanza)
         return [
-            _Subject(
-                provider=providers[group[0].provider], profile=self._profiles[group[0].id], stanzas=tuple(group)
-            )
+            _Subject(provider=providers[group[0].provider], profile=self._profiles[group[0].id], stanzas=tuple(group))
             for group in found.values()
         ]
 

@@ -114,7 +114,9 @@ class _Builder:
             key = self._key(event)
             if key in found:
                 first = self._lines[(*path, key)]
-                self.repeated.append((_line(event), f"key {shown((*path, key))} is repeated; line {first} has it already"))
+                self.repeated.append(
+                    (_line(event), f"key {shown((*path, key))} is repeated; line {first} has it already")
+                )
             else:
                 self._lines[(*path, key)] = _line(event)
             found[key] = None  # taken, also while its own value is being built
@@ -139,7 +141,8 @@ def _scalar(event: Any) -> Any:
     if not event.implicit[0]:
         return event.value  # quoted
     tag = _RESOLVER.resolve(  # type: ignore[no-untyped-call]  # PyYAML's stubs leave it out
-        yaml.ScalarNode, event.value, (True, False))
+        yaml.ScalarNode, event.value, (True, False)
+    )
     if tag not in _TYPED:
         return event.value
     try:

@@ -11,8 +11,8 @@ from providers.cli.dialects import load_dialect
 from providers.cli.environment import SecretSource
 from providers.cli.profile import Profile
 from providers.cli.provider import CliProvider, Machinery
-from runtime.types import PermissionRules
 from runtime.provider import CommandHandler
+from runtime.types import PermissionRules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ def build_profile(catalog: CatalogFile, profile_id: str, settings: ProfileSettin
         args=_fill(stanza.args, model.target), resume_args=_fill(stanza.resume_args, model.target),
         env={**provider.env, **settings.env}, secrets=settings.secrets, cancel=provider.cancel,
         policy_keys=frozenset(provider.policy),
-        permissions=settings.permissions,
+        permissions=settings.permissions, login_files=tuple(map(str, provider.login_files)),
         max_concurrency=stanza.max_concurrency if settings.max_concurrency is None else settings.max_concurrency,
         default_workspace=settings.default_workspace,
         silence_timeout_s=settings.silence_timeout_s or provider.silence_timeout_s,

@@ -104,7 +104,7 @@ def readiness_error(result: ReadinessResult) -> ReadinessError:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class ReadinessSnapshot:
     """The last results of a host, by profile id. Each result has its own time: some may have been taken anew."""
 
     catalog_hash: str

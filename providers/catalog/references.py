@@ -30,7 +30,9 @@ def catalog_notes(catalog: CatalogFile) -> list[str]:
     for model in catalog.models:
         first = seen.setdefault((model.provider, model.target), model.id)
         if first != model.id:
-            notes.append(f"catalog: models {first!r} and {model.id!r} of provider {model.provider!r} are one: {model.target!r}")
+            notes.append(
+                f"catalog: models {first!r} and {model.id!r} of provider {model.provider!r} are one: {model.target!r}"
+            )
     return notes
 
 
@@ -67,7 +69,10 @@ def _claims(path: tuple[str | int, ...], profile: ProfileStanza, provider: Provi
         for execution in provider.workspace_executes:
             if execution.stop and not _stops(profile, execution.stop):
                 stop = " ".join(execution.stop)
-                yield (*path, "args"), f"profile {profile.id!r} is unattended and does not stop {execution.what} ({stop})"
+                yield (
+                    (*path, "args"),
+                    f"profile {profile.id!r} is unattended and does not stop {execution.what} ({stop})",
+                )
 
 
 def _stops(profile: ProfileStanza, stop: tuple[str, ...]) -> bool:

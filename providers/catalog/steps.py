@@ -48,9 +48,7 @@ def failed_probe(what: str, output: ProbeOutput, redact: Redactor, *, timeout_s:
         Ended.NOT_STARTED: f"could not be started ({output.detail})",
         Ended.STOPPED: "was stopped",
     }.get(output.ended, _exit_text(output.code))
-    return Step(
-        failed=Readiness.PROBE_ERROR, detail=redact(f"{what} {reason}"), diagnostic=diagnostic(output, redact)
-    )
+    return Step(failed=Readiness.PROBE_ERROR, detail=redact(f"{what} {reason}"), diagnostic=diagnostic(output, redact))
 
 
 def _exit_text(code: int | None) -> str:

@@ -177,6 +177,11 @@ class ClaudeDecoder:
     def has_ended(self) -> bool:
         return self._result is not None
 
+    @property
+    def total_cost_usd(self) -> float | None:
+        """What the process has cost when the turn ended."""
+        return None if self._result is None else fields.number(self._result, "total_cost_usd")
+
     def decode(self, line: Line) -> Sequence[Draft | Noise]:
         try:
             frame = _decode_frame(line.data)

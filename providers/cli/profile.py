@@ -29,6 +29,7 @@ class Profile:
     resume_args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, SecretSource] = field(default_factory=dict)
+    login_files: tuple[str, ...] = ()
     cancel: tuple[str, ...] = ("term",)
     policy_keys: frozenset[str] = frozenset()
     max_concurrency: int = 0

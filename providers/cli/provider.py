@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from providers.cli.command import CannotStart, Command, build_command, prompt_text
@@ -29,6 +29,7 @@ from providers.cli.run_files import (
     write_input,
     write_launch,
 )
+from providers.cli.spawn_gate import SpawnGate
 from providers.cli.tail import Tail
 from providers.keeper.client import (
     Keeper,
@@ -58,6 +59,7 @@ class Machinery:
     tail: Tail
     config: RuntimeConfig
     inherited: Mapping[str, str]
+    gate: SpawnGate = field(default_factory=SpawnGate)
 
 
 class CliProvider:
@@ -85,7 +87,6 @@ class CliProvider:
         if ctx.adopting and _was_used(directory):
             link, resumed = await self._adopt(directory), _resumed_id(directory)
         else:
-            _check_may_begin(ctx)
             link, resumed = await self._start(ctx, spec, secrets, redact)
         await sink.emit([start()])
         await OneShot(
@@ -116,6 +117,8 @@ class CliProvider:
             resumed_id=command.resumed_id,
             redact=redact,
         )
+        await self._machinery.gate.pass_through(environment.get("HOME", ""), self.profile.login_files)
+        _check_may_begin(ctx)
         link = await self._spawn(ctx, spec, command, environment | dict(secrets))
         return link, command.resumed_id
 

@@ -19,7 +19,7 @@ from providers.keeper import kernel, node_links, process_tree, run_directory
 from providers.keeper.ending import DEADLINE, DEADLINE_GRACE_S, DEFAULT_STEPS, SURVIVORS_GRACE_S, Ending
 from providers.keeper.launch import LaunchError, Stdio, fork_child
 from providers.keeper.node_links import NodeLinks
-from providers.keeper.output_bound import OutputBound
+from providers.keeper.output_bound import STORAGE_FULL, OutputBound
 from providers.keeper.protocol import PROTOCOL, Frame, Kind, SpawnOrder, encode
 from providers.keeper.stderr_file import StderrFile
 from providers.keeper.stdin_pipe import StdinPipe
@@ -336,6 +336,7 @@ class Warden:
         except OSError as error:
             if error.errno in run_directory.NO_SPACE:
                 self._record_due = now + RECORD_RETRY_S
+                self._tell_once({"kind": Kind.LIMIT, "limit": STORAGE_FULL})  # the node can make room
                 return
             # the directory was removed under the run: telling the node is all that is left
         self._record_due = None

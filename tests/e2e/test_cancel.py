@@ -52,7 +52,7 @@ async def test_a_cancelled_run_leaves_no_process(node: Node, client: NodeClient,
     assert receipt == CANCELLED
     assert types[-1] == "cancelled" and set(types[:-1]) <= {"delta"}
     node.assert_no_agents(0.2)
-    details = await client.get((await _newest(client)))
+    details = await client.get(await _newest(client))
     assert details.run.state == "cancelled"
 
 

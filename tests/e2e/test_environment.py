@@ -101,12 +101,14 @@ async def test_secrets_reach_the_agent_and_nothing_that_is_kept_or_told(secret_n
 
 @pytest.mark.req("E-10")
 async def test_secrets_are_in_no_command_line(secret_node: Node) -> None:
-    async with NodeClient(secret_node.address) as client:
-        async with begun(client, "shell", "echo ready; sleep 60") as (run_id, events):
-            await anext(events)
-            commands = list({**secret_node.own_processes(), **secret_node.agent_processes()}.values())
-            await client.cancel(run_id)
-            await follow(events)
+    async with (
+        NodeClient(secret_node.address) as client,
+        begun(client, "shell", "echo ready; sleep 60") as (run_id, events),
+    ):
+        await anext(events)
+        commands = list({**secret_node.own_processes(), **secret_node.agent_processes()}.values())
+        await client.cancel(run_id)
+        await follow(events)
 
     assert commands and not [one for one in commands if CANARY in one or FILE_CANARY in one or "echo ready" in one]
 

@@ -37,19 +37,27 @@ def test_this_process_has_no_credentials() -> None:
     assert [name for name in os.environ if is_secret_name(name)] == []
 
 
-@pytest.mark.req("PKG-10")
-async def test_a_node_without_any_network_serves_on_its_socket(new_node: Callable[..., Node], tmp_path: Path) -> None:
-    """In a network namespace of its own there is not even loopback; keeper, wardens and agent are in it too."""
+@pytest.fixture
+def alone() -> list[str]:
+    """What starts a program in a network namespace of its own."""
     unshare = shutil.which("unshare")
-    alone = [str(unshare), *([] if os.geteuid() == 0 else ["--map-root-user"]), "--net", "--"]
-    if unshare is None or subprocess.run([*alone, "true"], capture_output=True, check=False).returncode != 0:
+    prefix = [str(unshare), *([] if os.geteuid() == 0 else ["--map-root-user"]), "--net", "--"]
+    if unshare is None or subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode != 0:
         pytest.skip("NOT TESTED: no network namespace can be made here")
+    return prefix
+
+
+@pytest.mark.req("PKG-10")
+async def test_a_node_without_any_network_serves_on_its_socket(
+    new_node: Callable[..., Node], tmp_path: Path, alone: list[str]
+) -> None:
+    """In a network namespace of its own there is not even loopback; keeper, wardens and agent are in it too."""
     path = tmp_path / "n.sock"
     agents = {
         "demo-agent": Agent(command=DEMO),
         "looks": Agent(command=["/bin/cat", "/proc/net/dev"], dialect="plain_text"),
     }
-    node = new_node(agents=agents, listen=f"unix:{path}", prefix=alone).start()
+    new_node(agents=agents, listen=f"unix:{path}", prefix=alone).start()
 
     async with NodeClient(f"unix:{path}") as client:
         events = await run(client, "demo-agent", "[[demo text=hi]]")

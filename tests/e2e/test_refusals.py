@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -32,65 +33,128 @@ def policy(**members: Any) -> Struct:
 BAD: dict[str, tuple[dict[str, Any], grpc.StatusCode, str, str]] = {
     "no target": ({"target": ""}, INVALID, "invalid_request", "target"),
     "unknown target": (
-        {"target": "nobody"}, NOT_FOUND, "target_not_found", "'nobody'",
+        {"target": "nobody"},
+        NOT_FOUND,
+        "target_not_found",
+        "'nobody'",
     ),
     "a target in other letters": ({"target": "Demo-Agent"}, NOT_FOUND, "target_not_found", "'Demo-Agent'"),
     "a target with a space": ({"target": "demo-agent "}, NOT_FOUND, "target_not_found", "'demo-agent '"),
     "the beginning of a target": ({"target": "demo"}, NOT_FOUND, "target_not_found", "'demo'"),
-    "unknown adapter": ({"adapter": "scripted"}, NOT_FOUND, "target_not_found", "target 'scripted/demo-agent' is not served here"),
+    "unknown adapter": (
+        {"adapter": "scripted"},
+        NOT_FOUND,
+        "target_not_found",
+        "target 'scripted/demo-agent' is not served here",
+    ),
     "a session without a mode": (
-        {"session_id": "talk"}, INVALID, "invalid_request",
+        {"session_id": "talk"},
+        INVALID,
+        "invalid_request",
         "session_id is given without a session_mode; set it to SESSION_MODE_CREATE_IF_MISSING or SESSION_MODE_REQUIRE_EXISTING",
     ),
     "a mode of the future": (
-        {"session_id": "talk", "session_mode": 77}, INVALID, "invalid_request",
+        {"session_id": "talk", "session_mode": 77},
+        INVALID,
+        "invalid_request",
         "session_mode 'SESSION_MODE_77' is unknown; use one of create_if_missing, require_existing",
     ),
     "an unknown session that must exist": (
-        {"session_id": "never-seen", "session_mode": REQUIRE}, NOT_FOUND, "session_not_found",
+        {"session_id": "never-seen", "session_mode": REQUIRE},
+        NOT_FOUND,
+        "session_not_found",
         "session 'never-seen' does not exist; use create_if_missing to begin it",
     ),
     "a required session without an id": (
-        {"session_mode": REQUIRE}, INVALID, "invalid_request", "session_mode require_existing needs a session_id",
+        {"session_mode": REQUIRE},
+        INVALID,
+        "invalid_request",
+        "session_mode require_existing needs a session_id",
     ),
-    "a relative workspace": ({"workspace": "here/there"}, INVALID, "invalid_request", "workspace 'here/there' is not an absolute path"),
+    "a relative workspace": (
+        {"workspace": "here/there"},
+        INVALID,
+        "invalid_request",
+        "workspace 'here/there' is not an absolute path",
+    ),
     "a missing workspace": (
-        {"workspace": "/dev/null/gone"}, INVALID, "invalid_request", "workspace '/dev/null/gone' does not exist on this node",
+        {"workspace": "/dev/null/gone"},
+        INVALID,
+        "invalid_request",
+        "workspace '/dev/null/gone' does not exist on this node",
     ),
     "a workspace that is a file": (
-        {"workspace": "/etc/passwd"}, INVALID, "invalid_request", "workspace '/etc/passwd' is not a directory on this node",
+        {"workspace": "/etc/passwd"},
+        INVALID,
+        "invalid_request",
+        "workspace '/etc/passwd' is not a directory on this node",
     ),
     "a workspace with a NUL": ({"workspace": "/tmp\0x"}, INVALID, "invalid_request", "is not an absolute path"),
     "a negative timeout": (
-        {"timeout": Duration(seconds=-3)}, INVALID, "invalid_request", "timeout is -3.0 s; use 0 for none, or a positive duration",
+        {"timeout": Duration(seconds=-3)},
+        INVALID,
+        "invalid_request",
+        "timeout is -3.0 s; use 0 for none, or a positive duration",
     ),
     "a timeout of two signs": (
-        {"timeout": Duration(seconds=1, nanos=-1)}, INVALID, "invalid_request", "timeout of 1 s and -1 ns is not a duration",
+        {"timeout": Duration(seconds=1, nanos=-1)},
+        INVALID,
+        "invalid_request",
+        "timeout of 1 s and -1 ns is not a duration",
     ),
     "a timeout beyond any clock": ({"timeout": Duration(seconds=1 << 40)}, INVALID, "invalid_request", "timeout"),
     "too much input": (
-        {"input": "x" * (LIMIT + 1)}, INVALID, "invalid_request",
+        {"input": "x" * (LIMIT + 1)},
+        INVALID,
+        "invalid_request",
         f"input is {LIMIT + 1} bytes; the limit is {LIMIT}: pass large material as files in the workspace",
     ),
-    "too much input in other letters": ({"input": "€" * (LIMIT // 3 + 1)}, INVALID, "invalid_request", "input is 3500001 bytes"),
-    "an id that is a path": ({"run_id": "../../outside"}, INVALID, "invalid_request", "run_id '../../outside' is not allowed"),
+    "too much input in other letters": (
+        {"input": "€" * (LIMIT // 3 + 1)},
+        INVALID,
+        "invalid_request",
+        "input is 3500001 bytes",
+    ),
+    "an id that is a path": (
+        {"run_id": "../../outside"},
+        INVALID,
+        "invalid_request",
+        "run_id '../../outside' is not allowed",
+    ),
     "an id that is an option": ({"run_id": "--help"}, INVALID, "invalid_request", "run_id '--help' is not allowed"),
     "an id of other letters": ({"run_id": "rün"}, INVALID, "invalid_request", "run_id 'rün' is not allowed"),
     "an id that is too long": ({"run_id": "a" * 129}, INVALID, "invalid_request", "use 1 to 128 of A-Z a-z 0-9 . _ -"),
     "policy of ours that is unknown": (
-        {"policy": policy(iop={"colour": "red"})}, INVALID, "invalid_request", "policy.iop.colour is unknown; known: silence_timeout_s",
+        {"policy": policy(iop={"colour": "red"})},
+        INVALID,
+        "invalid_request",
+        "policy.iop.colour is unknown; known: silence_timeout_s",
     ),
     "policy of ours that is no number": (
-        {"policy": policy(iop={"silence_timeout_s": "long"})}, INVALID, "invalid_request",
+        {"policy": policy(iop={"silence_timeout_s": "long"})},
+        INVALID,
+        "invalid_request",
         "policy.iop.silence_timeout_s is 'long'; it must be a positive number",
     ),
     "policy that nobody declared": (
-        {"policy": policy(sandbox="off")}, INVALID, "invalid_request",
+        {"policy": policy(sandbox="off")},
+        INVALID,
+        "invalid_request",
         "policy.sandbox is not understood by target 'demo-agent'; declared: none",
     ),
-    "a cursor into the past": ({"after_sequence": -1}, INVALID, "invalid_request", "after_sequence is -1; use 0 for the beginning"),
-    "a cursor into the future": ({"after_sequence": 9}, grpc.StatusCode.OUT_OF_RANGE, "cursor_out_of_range", "after_sequence 9 is beyond"),
-}  # fmt: skip
+    "a cursor into the past": (
+        {"after_sequence": -1},
+        INVALID,
+        "invalid_request",
+        "after_sequence is -1; use 0 for the beginning",
+    ),
+    "a cursor into the future": (
+        {"after_sequence": 9},
+        grpc.StatusCode.OUT_OF_RANGE,
+        "cursor_out_of_range",
+        "after_sequence 9 is beyond",
+    ),
+}
 
 
 @pytest.mark.req("RT-04", "RT-10", "RT-31", "NB-16", "NB-03", "E-4", "RT-09")
@@ -159,13 +223,13 @@ async def test_an_id_that_was_used_for_another_request_is_a_conflict(
 ) -> None:
     first: dict[str, Any] = {"run_id": f"taken-{changed}", "target": "shell", "input": "echo hi"}
     events = await run(client, **{k: v for k, v in first.items() if k != "input"}, prompt=first["input"])
-    other: dict[str, Any] = {
+    changes: dict[str, dict[str, Any]] = {
         "input": {"input": "echo ho"}, "target": {"target": "demo-agent"}, "metadata": {"metadata": {"k": "v"}},
         "timeout": {"timeout": Duration(seconds=9)}, "background": {"background": True},
         "session": {"session_id": "s", "session_mode": CREATE},
-    }[changed]  # fmt: skip
+    }  # fmt: skip
 
-    refused = await refusal(stub.Run(node_pb2.RunRequest(**{**first, **other})))
+    refused = await refusal(stub.Run(node_pb2.RunRequest(**{**first, **changes[changed]})))
 
     sentence = f"run 'taken-{changed}' exists with another request; use a new run_id"
     assert refused == (grpc.StatusCode.ALREADY_EXISTS, "conflict", sentence)
@@ -260,7 +324,7 @@ async def test_of_two_turns_at_the_same_moment_one_executes(client: NodeClient, 
     assert later == ["complete", "complete"]
     turns = [line.split() for line in (tmp_path / "turns.log").read_text().splitlines()]
     assert [resumed for resumed, _, _ in turns] == ["none", "prov-1", "prov-1"]
-    assert all(float(before[2]) <= float(after[1]) for before, after in zip(turns, turns[1:], strict=False))
+    assert all(float(before[2]) <= float(after[1]) for before, after in pairwise(turns))
 
 
 async def _outcome(call: Any) -> str:

@@ -253,12 +253,15 @@ async def test_a_stream_survives_a_restart_of_the_node_on_its_address(new_node: 
     node = new_node(agents={"shell": shell()}, listen=f"127.0.0.1:{port}").start()
     script = "for i in $(seq 1 30); do echo $i; sleep 0.1; done"
 
-    async with asyncio.timeout(BOUND_S), NodeClient(node.address) as client:
-        async with begun(client, "shell", script) as (_, events):
-            await anext(events)
-            node.kill()
-            node.start()
-            rest = await follow(events)
+    async with (
+        asyncio.timeout(BOUND_S),
+        NodeClient(node.address) as client,
+        begun(client, "shell", script) as (_, events),
+    ):
+        await anext(events)
+        node.kill()
+        node.start()
+        rest = await follow(events)
 
     assert rest[-1].type == "complete"
     assert rest[-1].message == "".join(f"{i}\n" for i in range(1, 31))

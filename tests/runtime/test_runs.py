@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import shutil
 import sqlite3
@@ -364,6 +365,29 @@ async def test_whoever_sees_the_terminal_finds_it_stored_and_the_slot_free(data:
         assert peek_last(directory / JOURNAL) == events[-1]
         assert host.runs.capacity.in_use == 0
         reader.close()
+
+
+@pytest.mark.req("E-19", "BAN-18")
+async def test_no_reader_sees_a_terminal_that_is_not_synced(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    syncing, let_on, sync = threading.Event(), threading.Event(), os.fdatasync
+
+    def slow_sync(fd: int) -> None:
+        syncing.set()
+        let_on.wait(PATIENCE_S)
+        sync(fd)
+
+    monkeypatch.setattr(os, "fdatasync", slow_sync)
+    async with open_host(data, Agent(says("hi"))) as host:
+        reader = await host.runs.dispatch(request(run_id="r1"))
+        reading = asyncio.create_task(read_all(reader))
+        assert await asyncio.to_thread(syncing.wait, PATIENCE_S)
+        late = await host.runs.attach("r1")
+
+        assert (words(await read_one(late)), reading.done()) == ("sd", False)
+        assert (await host.runs.get("r1")).state is RunState.RUNNING
+        let_on.set()
+        assert words(await within(reading)) == "sdC"
+        assert words(await read_all(late)) == "C"
 
 
 @pytest.mark.req("E-19", "RT-20")
@@ -806,6 +830,7 @@ async def test_a_background_run_goes_on_without_a_reader(data: Path) -> None:
     gate = Gate(start())
     async with open_host(data, Agent(gate), foreground_grace_s=0.0) as host:
         (await host.runs.dispatch(request(run_id="r1", background=True))).close()
+        assert host.runs.live["local", "r1"]._grace is None  # nothing will end it
         await within(gate.reached.wait())
         gate.open.set()
         await until_settled(host)

@@ -15,7 +15,7 @@ from providers.catalog.discovery import Discovery
 from providers.catalog.factory import ProfileSettings, build_profiles
 from providers.catalog.loader import catalog_hash
 from providers.catalog.probes import ProbeOutput
-from providers.catalog.readiness import DIAGNOSTIC_LIMIT, Readiness, ReadinessResult, Snapshot
+from providers.catalog.readiness import DIAGNOSTIC_LIMIT, Readiness, ReadinessResult, ReadinessSnapshot
 from providers.cli.environment import SecretSource
 from runtime.failure import Conflict, NotFound
 from tests.support.catalogs import PROBED, calls, cli, content, loaded, many, script
@@ -458,7 +458,7 @@ async def test_another_catalog_forgets_what_was_found_with_the_old_one(discover:
     cli(clis, "alpha-cli")
     discovery = discover(content(provider=PROBED))
     await discovery.probe()
-    told: list[Snapshot] = []
+    told: list[ReadinessSnapshot] = []
     discovery.on_change(told.append)
     other = loaded(content(provider=PROBED, profile={"args": ["-x"]}))
 
