@@ -16,8 +16,8 @@ from pathlib import Path
 from runtime.failure import FailureCode, FailureError
 
 ALLOWED = frozenset({
-    "HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "SSL_CERT_DIR", "SSL_CERT_FILE", "TEMP", "TMP", "TMPDIR", "TZ", "USER",
-    "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_RUNTIME_DIR", "XDG_STATE_HOME",
+    "HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "SSL_CERT_DIR", "SSL_CERT_FILE", "TEMP", "TMP", "TMPDIR", "TZ",
+    "USER", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_RUNTIME_DIR", "XDG_STATE_HOME",
 })  # fmt: skip
 FIXED = {"TERM": "dumb", "NO_COLOR": "1"}
 """Forcing variables (FORCE_COLOR, CLICOLOR_FORCE) are not on the list: many tools test their presence, not their value."""

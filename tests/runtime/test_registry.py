@@ -72,7 +72,7 @@ async def test_a_cancelled_question_for_capabilities_leaves_the_old_set(registry
     assert [target for _, target, _ in registry.snapshot.targets()] == ["old"]
 
 
-@pytest.mark.req("RT-31", "RT-04", "RT-02")
+@pytest.mark.req("RT-31", "RT-04")
 @pytest.mark.parametrize("target", ["unknown", "Agent", "AGENT", "agent ", " agent", "age", "agents", "cli/agent", "*"])
 @pytest.mark.parametrize("adapter", ["cli", ""])
 async def test_only_the_exact_target_is_found(registry: Registry, adapter: str, target: str) -> None:
