@@ -17,6 +17,7 @@ from types import TracebackType
 from runtime import journal
 from runtime.coalesce import BEHIND
 from runtime.events import RuntimeEvent
+from runtime.failure import CursorOutOfRange
 
 READ_LIMIT = 64
 _EVENT_OVERHEAD = 200  # bytes of a record beside its text, for the ring's bound
@@ -124,7 +125,10 @@ class Cursor:
 
     def _from_journal(self) -> list[RuntimeEvent]:
         if self._fd is None:
-            self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError as error:
+                raise CursorOutOfRange("the run's events were let go of meanwhile; only its outcome is held") from error
             self._offset = journal.seek(self._fd, self.after)
         events, self._offset = journal.read(self._fd, self._offset, through=self._visible())
         return events

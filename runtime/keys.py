@@ -23,6 +23,16 @@ def new_ulid(now_ms: int | None = None) -> str:
     return "".join(_CROCKFORD[(value >> shift) & 31] for shift in range(125, -1, -5))
 
 
+def made_ns(ulid: str) -> int:
+    """When *ulid* was made, in nanoseconds of the epoch; far in the future for what is none, so that it looks young."""
+    if len(ulid) != 26 or any(char not in _CROCKFORD for char in ulid):
+        return 1 << 62
+    value = 0
+    for char in ulid:
+        value = value << 5 | _CROCKFORD.index(char)
+    return (value >> 80) * 1_000_000
+
+
 def request_digest(request: RunRequest) -> str:
     """SHA-256 over the canonical encoding of all that was asked for; equal requests have equal digests.
 

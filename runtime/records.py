@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,9 +12,11 @@ from typing import Any
 
 import msgspec
 
-from runtime.failure import Failure, decode_failure, encode_failure
+from runtime.failure import Failure, FailureError, decode_failure, encode_failure
 from runtime.index import statement
 from runtime.types import ExecutionSpec, SessionMode, thaw
+
+log = logging.getLogger(__name__)
 
 
 class RunState(StrEnum):
@@ -131,6 +134,11 @@ def of_session(principal: str, session_id: str) -> Callable[[sqlite3.Connection]
     return operation
 
 
+def keys(connection: sqlite3.Connection) -> set[str]:
+    """The keys of all runs that are still held."""
+    return {row[0] for row in connection.execute("SELECT ulid FROM runs WHERE trimmed_ns IS NULL")}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedRun:
     """What retention asks of an ended run."""
@@ -170,8 +178,15 @@ def encode_spec(spec: ExecutionSpec | None) -> bytes:
 
 
 def decode_spec(data: bytes) -> ExecutionSpec | None:
-    if not data:
+    """The spec as stored; None for a tombstone, and for what cannot be read: one damaged row must not hide the others."""
+    try:
+        return _decode_spec(data) if data else None
+    except (msgspec.DecodeError, FailureError, KeyError, TypeError, ValueError):
+        log.exception("a stored request cannot be read")
         return None
+
+
+def _decode_spec(data: bytes) -> ExecutionSpec:
     fields: dict[str, Any] = msgspec.json.decode(data)
     timeout = fields.pop("timeout")
     mode = SessionMode(fields.pop("session_mode"))

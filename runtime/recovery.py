@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import partial
@@ -48,7 +49,8 @@ async def recover(runs: Runs, end_leftovers: EndLeftovers) -> None:
             if (run := await _take_up(runs, record, end_leftovers)) is not None:
                 taken_up.append(run)
         except Exception:
-            log.exception("run could not be recovered", extra={"run_id": record.run_id})
+            log.exception("run could not be taken up", extra={"run_id": record.run_id})
+            await _give_up(runs, record)
         await asyncio.sleep(0)
     large = [run for run in taken_up if _raw_bytes(run) > LARGE_BYTES]
     await asyncio.gather(*(_caught_up(run) for run in taken_up if run not in large))
@@ -58,6 +60,20 @@ async def recover(runs: Runs, end_leftovers: EndLeftovers) -> None:
     for run in taken_up:
         run.start_grace(runs.config.foreground_grace_s, partial(runs.abandon, run))
     log.info("recovery complete", extra={"taken_up": len(taken_up)})
+
+
+async def _give_up(runs: Runs, record: RunRecord) -> None:
+    """Record that the run was interrupted, without an event: its journal or its request cannot be used."""
+    if (run := runs.live.pop((record.principal, record.run_id), None)) is not None:
+        run.close()
+    failure = Failure(code=FailureCode.INTERRUPTED, message="interrupted: what was stored of the run cannot be used")
+    outcome = records.finish(
+        record.ulid, state=RunState.ERROR, ended_ns=time.time_ns(), failure=failure, recovered=True
+    )
+    try:
+        await runs.index.run(outcome)
+    except FailureError:
+        log.exception("run stays without an outcome", extra={"run_id": record.run_id})
 
 
 def _raw_bytes(run: LiveRun) -> int:
@@ -87,7 +103,8 @@ async def _take_up(runs: Runs, record: RunRecord, end_leftovers: EndLeftovers) -
     if end.last is not None and end.last.is_terminal:
         await _finish_finished(runs, record, end, end_leftovers)
         return None
-    assert record.spec is not None, "an unended run keeps its spec"
+    if record.spec is None:
+        raise ValueError("the stored request cannot be read")
     is_gone = not directory.is_dir()
     runs.storage.make_run_directory(record.ulid)
     run = _live_again(runs, replace(record, recovered=True), record.spec, end)

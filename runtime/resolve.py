@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ def check_request(request: RunRequest, *, max_input_bytes: int) -> SessionMode:
     mode = SessionMode.CREATE_IF_MISSING if request.session_mode is None else parse_session_mode(request.session_mode)
     if mode is SessionMode.REQUIRE_EXISTING and not request.session_id:
         raise InvalidRequest("session_mode require_existing needs a session_id", field="session_id")
+    _check_json(request.policy, "policy")
     check_timeout(request.timeout)
     if request.timeout is not None and request.timeout > MAX_TIMEOUT:
         raise InvalidRequest(
@@ -55,6 +57,18 @@ def check_request(request: RunRequest, *, max_input_bytes: int) -> SessionMode:
     check_workspace(request.workspace)
     check_metadata(request.metadata)
     return mode
+
+
+def _check_json(value: Any, place: str) -> None:
+    """Refuse numbers that JSON does not have: they would be stored as null, and mean something else afterwards."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            _check_json(item, f"{place}.{key}")
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            _check_json(item, f"{place}[{index}]")
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise InvalidRequest(f"{place} is {value}; use a finite number", field=place)
 
 
 def check_workspace(workspace: str) -> None:

@@ -14,12 +14,14 @@ from dataclasses import dataclass
 
 from runtime import records
 from runtime.config import RuntimeConfig
+from runtime.keys import made_ns
 from runtime.records import EndedRun
 from runtime.runs import Runs
 
 log = logging.getLogger(__name__)
 
 SWEEP_EVERY_S = 600.0
+UNKNOWN_AFTER_S = 3600
 _NS = 1_000_000_000
 
 
@@ -68,6 +70,7 @@ async def sweep(runs: Runs, *, now_ns: int, dry_run: bool = False) -> Swept:
         await runs.index.run(records.bury(run.ulid, now_ns))
         await asyncio.to_thread(runs.storage.remove_run, run.ulid)
     tombstones = await runs.index.run(records.forget_tombstones(now_ns - int(config.tombstone_s * _NS)))
+    await _remove_unknown(runs, now_ns)
     expired = await runs.sessions.expire(
         anonymous_before_ns=now_ns - int(config.anonymous_session_ttl_s * _NS),
         terminated_before_ns=now_ns - int(config.tombstone_s * _NS),
@@ -75,3 +78,11 @@ async def sweep(runs: Runs, *, now_ns: int, dry_run: bool = False) -> Swept:
     for session in expired:
         await asyncio.to_thread(runs.storage.remove_session, session.key)
     return Swept(runs=trimmed, tombstones=tombstones, sessions=len(expired))
+
+
+async def _remove_unknown(runs: Runs, now_ns: int) -> None:
+    """Remove directories that no row knows: a crash before the row left them. Young ones may be about to get theirs."""
+    known = await runs.index.run(records.keys)
+    for key in await asyncio.to_thread(runs.storage.run_keys):
+        if key not in known and made_ns(key) < now_ns - UNKNOWN_AFTER_S * _NS:
+            await asyncio.to_thread(runs.storage.remove_run, key)

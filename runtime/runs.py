@@ -284,8 +284,9 @@ class Runs:
         try:
             await self._record_outcome(run)
         finally:  # what could not be recorded is found in the journal at the next start
-            self.live.pop((run.record.principal, run.record.run_id), None)
-            if self._last_turn.get(run.session.key) is run.task:
+            if run.is_stored or not run.ended.is_set() or run.record.ended_ns is None:
+                self.live.pop((run.record.principal, run.record.run_id), None)
+            if run.task is not None and self._last_turn.get(run.session.key) is run.task:
                 del self._last_turn[run.session.key]
 
     async def _record_outcome(self, run: LiveRun) -> None:
@@ -435,9 +436,8 @@ class Runs:
 
     async def idle(self) -> None:
         """Wait until no accepted run is left."""
-        while self.live:
-            await asyncio.wait([asyncio.create_task(run.ended.wait()) for run in self.live.values()])
-            await asyncio.sleep(0.01)  # a run leaves right after its end is told
+        while going_on := [run for run in self.live.values() if not run.ended.is_set()]:
+            await asyncio.wait([asyncio.create_task(run.ended.wait()) for run in going_on])
 
     async def cancel_all(self, reason: str) -> None:
         """Cancel every run, and wait for their ends as long as a cancel may take."""

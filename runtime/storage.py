@@ -71,6 +71,10 @@ class Storage:
     def private_workspace(self, session_key: str) -> Path:
         return self.root / "sessions" / session_key / "workspace"
 
+    def run_keys(self) -> list[str]:
+        """The keys of all run directories, whoever knows them."""
+        return [entry.name for entry in (self.root / "runs").iterdir()]
+
     def make_run_directory(self, ulid: str) -> None:
         self.run_directory(ulid).mkdir(mode=0o700, parents=False, exist_ok=True)
 

@@ -14,7 +14,7 @@ from providers.catalog.probes import Ended, ProbeOutput
 from providers.catalog.readiness import DIAGNOSTIC_LIMIT, Readiness
 from providers.catalog.schema import ModelProbe, VersionProbe
 from providers.cli.terminal_text import without_sequences
-from runtime.redact import Redactor
+from runtime.redact import Redactor, clip
 
 # linear: digits and dots alternate, so nothing can be split in two ways
 _VERSION = re.compile(r"(?<![\d.])\d{1,9}(?:\.\d{1,9}){1,3}")
@@ -58,7 +58,8 @@ def _exit_text(code: int | None) -> str:
 def diagnostic(output: ProbeOutput, redact: Redactor) -> str:
     """The end of what the CLI said, for a person: redacted first, then cut, on one line."""
     said = "\n".join(filter(None, (plain(output.stdout).strip(), plain(output.stderr).strip())))
-    return " ".join(redact.diagnostic(without_identity(said).encode(), DIAGNOSTIC_LIMIT).split())
+    # secrets first: a mail address could otherwise swallow half of a URL's userinfo and leave the rest unrecognised
+    return " ".join(clip(without_identity(redact(said)), DIAGNOSTIC_LIMIT, keep="tail").split())
 
 
 # --- version

@@ -4,6 +4,11 @@
 ``stdout``  what the agent prints, append-only and not writable by name: a child's ``> /dev/stdout`` must not cut it
 ``launch.json``  what was started, redacted, for people
 ``diagnostics.json``  lines that were no events: counts, and a few bounded, redacted samples
+``slice.json``  for a run of a warm process: which part of its output the run is, written before the turn is sent
+``interrupt``  an interrupt was asked for, so a turn that ends interrupted is a cancelled one
+
+A warm process has the first of these in a directory of its own; when the run has ended its part of the output is copied
+into the run's ``stdout``.
 """
 
 from __future__ import annotations
@@ -20,10 +25,11 @@ from providers.keeper.client import clear_append_only
 from runtime.redact import Redactor, clip
 
 STDIN, STDOUT, STDERR = "stdin", "stdout", "stderr"
-LAUNCH, DIAGNOSTICS = "launch.json", "diagnostics.json"
+LAUNCH, DIAGNOSTICS, SLICE, INTERRUPT = "launch.json", "diagnostics.json", "slice.json", "interrupt"
 STDERR_TAIL_BYTES = 8 * 1024
 _SAMPLES = 20
 _SAMPLE_CHARS = 300
+_SCAN_BYTES = 1 << 20
 
 
 def create_output(directory: Path) -> int:
@@ -81,6 +87,65 @@ def stderr_tail(directory: Path, redact: Redactor, limit: int = 2048) -> str:
             return redact.diagnostic(file.read(), limit, is_cut=size > STDERR_TAIL_BYTES)
     except OSError:
         return ""
+
+
+class Slice(msgspec.Struct, frozen=True, kw_only=True):
+    """A run as a part of a warm process's output, and what its decoder began with."""
+
+    process: str
+    """The name of the process's directory."""
+    offset: int
+    resumed_id: str | None = None
+    state: dict[str, object] = {}  # msgspec copies it
+    began_boot_s: float = 0.0
+    """What was started later in the process's tree was started by this run."""
+
+
+def write_slice(directory: Path, part: Slice) -> None:
+    """Store *part*; it is on the disk when this returns. Blocks."""
+    _write_durably(directory / SLICE, msgspec.json.encode(part))
+
+
+def read_slice(directory: Path) -> Slice | None:
+    """The part that the run in *directory* is; None when it was never written."""
+    try:
+        return msgspec.json.decode((directory / SLICE).read_bytes(), type=Slice)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def write_interrupt(directory: Path) -> None:
+    """Note that an interrupt is about to be sent. Blocks."""
+    _write_durably(directory / INTERRUPT, b"")
+
+
+def _write_durably(path: Path, data: bytes) -> None:
+    temporary = path.with_suffix(".new")
+    with open(temporary, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fdatasync(file.fileno())
+    os.replace(temporary, path)
+
+
+def line_start(fd: int, after: int) -> int:
+    """Where the first line begins that is not complete yet, in the output open as *fd*; *after* begins a line."""
+    position = os.fstat(fd).st_size
+    while position > after:
+        begin = max(after, position - _SCAN_BYTES)
+        if (found := os.pread(fd, position - begin, begin).rfind(b"\n")) >= 0:
+            return begin + found + 1
+        position = begin
+    return after
+
+
+def copy_part(source: Path, begin: int, end: int, target: Path) -> None:
+    """Copy the bytes [*begin*, *end*) of *source* to *target*. Blocks."""
+    with open(source, "rb") as read, open(target, "wb") as written:
+        read.seek(begin)
+        while begin < end and (data := read.read(min(_SCAN_BYTES, end - begin))):
+            written.write(data)
+            begin += len(data)
 
 
 class Diagnostics:

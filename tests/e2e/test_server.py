@@ -271,17 +271,22 @@ async def test_a_stream_survives_a_restart_of_the_node_on_its_address(new_node: 
 async def test_a_node_that_leaves_takes_no_new_runs(new_node: NewNode) -> None:
     node = new_node(agents={"shell": shell()}).start()
     async with NodeClient(node.address, reattach_s=0) as client:
-        async with begun(client, "shell", "sleep 60", background=True) as (run_id, _):
-            os.kill(node.pid, signal.SIGTERM)
-            wait_until(lambda: not node.is_running)
-            with pytest.raises(NodeError) as refused_by:
-                await run(client, "shell", "echo hi")
+        run_id = await _in_background(client)
+        os.kill(node.pid, signal.SIGTERM)
+        wait_until(lambda: not node.is_running)
+        with pytest.raises(NodeError) as refused_by:
+            await run(client, "shell", "echo hi")
     assert refused_by.value.is_broken
     node.stop()
     node.start()
     async with NodeClient(node.address) as client:
         await client.cancel(run_id)
     node.assert_no_agents()
+
+
+async def _in_background(client: NodeClient) -> str:
+    async with begun(client, "shell", "sleep 60", background=True) as (run_id, _):
+        return run_id
 
 
 # --- what a caller is told of our own mistakes

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from providers.catalog.loader import load_catalog, load_shipped
-from providers.catalog.schema import CatalogFile, ModelStanza, ProviderStanza
+from providers.catalog.schema import CatalogFile, ProviderStanza
 from providers.cli.environment import is_secret_name
 from tests.real_cli.install import PACKAGES, commands
 from tests.support.mockllm.homes import (
@@ -57,13 +57,11 @@ class RealAgent:
     """
 
     profile: str
-    home: Callable[..., dict[str, str]]
-    """Of a folder, the model's URL and, with ``home_names_model``, the target of the profile's model."""
+    home: Callable[[Path, str], dict[str, str]]
     sessions: Sequence[str]
     tools_profile: str = ""
-    home_names_model: bool = False
     streams: bool = True
-    is_resumable_after_cancel: bool = True
+    tells_usage: bool = True
     turn_offset: int = 0
     hanging_command: str = "sleep%20300"
     unknown_model: str = OPENAI_UNKNOWN
@@ -98,6 +96,7 @@ AGENTS: Mapping[str, RealAgent] = {
     ),
     "gemini": RealAgent(
         profile="gemini",
+        tools_profile="gemini-bypass",
         home=gemini_home,
         sessions=[".gemini/tmp/*/chats/*"],
         unknown_model=GEMINI_UNKNOWN,
@@ -107,8 +106,9 @@ AGENTS: Mapping[str, RealAgent] = {
     ),
     "opencode": RealAgent(
         profile="opencode",
+        tools_profile="opencode-bypass",
         home=opencode_home,
-        home_names_model=True,
+        unknown_model=ANTHROPIC_UNKNOWN,
         sessions=[".local/share/opencode/*"],
         streams=False,
         silent_cells=frozenset({"429", "500"}),
@@ -116,6 +116,7 @@ AGENTS: Mapping[str, RealAgent] = {
     ),
     "qwen": RealAgent(
         profile="qwen",
+        tools_profile="qwen-bypass",
         home=qwen_home,
         sessions=[".qwen/projects/*/chats/*"],
         turn_offset=1,
@@ -126,13 +127,15 @@ AGENTS: Mapping[str, RealAgent] = {
     "pi": RealAgent(
         profile="pi",
         home=pi_home,
-        home_names_model=True,
+        unknown_model=ANTHROPIC_UNKNOWN,
         sessions=[".pi/agent/sessions/*/*.jsonl"],
         requests_at_500=12,  # its own four, each asked three times by its client
     ),
     "copilot": RealAgent(
         profile="copilot",
+        tools_profile="copilot-bypass",
         home=copilot_home,
+        tells_usage=False,
         sessions=[".copilot/session-state/*"],
         requests_at_500=6,
     ),
@@ -167,8 +170,7 @@ def node_settings(clis: Sequence[str], folder: Path, url: str) -> dict[str, Any]
 
 def _home(agent: RealAgent, folder: Path, url: str) -> tuple[dict[str, str], dict[str, str]]:
     """The plain and the secret variables of the CLI's home. What the catalog sets is left to the catalog."""
-    named = {"model": model_of(agent.profile).target} if agent.home_names_model else {}
-    home = agent.home(folder, url, **named)
+    home = agent.home(folder, url)
     declared = provider_of(agent.profile).env
     plain = {name: value for name, value in home.items() if name not in declared and not is_secret_name(name)}
     return plain, {name: value for name, value in home.items() if is_secret_name(name)}
@@ -190,9 +192,3 @@ def provider_of(profile_id: str) -> ProviderStanza:
     """What the catalog says of the provider of a profile."""
     profile = next(each for each in catalog().profiles if each.id == profile_id)
     return next(each for each in catalog().providers if each.id == profile.provider)
-
-
-def model_of(profile_id: str) -> ModelStanza:
-    """What the catalog says of the model of a profile."""
-    profile = next(each for each in catalog().profiles if each.id == profile_id)
-    return next(each for each in catalog().models if each.id == profile.model)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from runtime.keys import new_ulid, request_digest
+from runtime.keys import made_ns, new_ulid, request_digest
 from runtime.types import RUN_ID, RunRequest, SessionMode
 
 BASE = RunRequest(
@@ -77,3 +77,8 @@ def test_a_run_key_is_an_id_that_sorts_by_time() -> None:
 
 def test_run_keys_of_one_moment_differ() -> None:
     assert len({new_ulid(1) for _ in range(1000)}) == 1000
+
+
+def test_a_key_tells_when_it_was_made_and_anything_else_looks_young() -> None:
+    assert made_ns(new_ulid(1_700_000_000_123)) == 1_700_000_000_123_000_000
+    assert made_ns("lost+found") > 4_000_000_000_000_000_000

@@ -161,3 +161,9 @@ def test_an_unknown_run_is_not_found_by_name() -> None:
 
     assert refusal.failure.code is FailureCode.NOT_FOUND
     assert "'r9'" in refusal.failure.message
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_a_number_that_json_does_not_have_is_refused_with_its_place(value: float) -> None:
+    with pytest.raises(InvalidRequest, match=r"policy\.agent\.limits\[1\] is"):
+        check_request(RunRequest(target="t", policy={"agent": {"limits": [1, value]}}), max_input_bytes=100)

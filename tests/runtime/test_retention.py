@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from runtime.config import RuntimeConfig
 from runtime.failure import CursorOutOfRange, NotFound
+from runtime.keys import new_ulid
 from runtime.records import EndedRun, RunState
 from runtime.retention import keep_sweeping, sweep, to_trim
 from runtime.types import RunRequest
@@ -136,3 +138,18 @@ async def test_sweeping_goes_on_after_a_sweep_that_failed(tmp_path: Path) -> Non
         sweeping.cancel()
         with pytest.raises(asyncio.CancelledError):
             await sweeping
+
+
+async def test_a_directory_that_no_row_knows_goes_once_it_is_old(tmp_path: Path) -> None:
+    async with open_host(tmp_path, Agent(says("hi"))) as host:
+        await ended_run(host, "r1")
+        known = set(host.runs.storage.run_keys())
+        now_ns = 1_900_000_000 * 1_000_000_000
+        old, young = new_ulid(now_ns // 1_000_000 - 7_200_000), new_ulid(now_ns // 1_000_000 - 60_000)
+        for key in (old, young, "not-ours"):
+            host.runs.storage.run_directory(key).mkdir()
+        host.runs.config = replace(host.runs.config, keep_runs_s=1e9)
+
+        await sweep(host.runs, now_ns=now_ns)
+
+        assert set(host.runs.storage.run_keys()) == known | {young, "not-ours"}

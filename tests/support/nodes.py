@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from providers.keeper.client import clear_append_only
 
 AGENTS = Path(__file__).parent / "agents"
 DEMO = ("iop-demo-agent",)
+_SYSTEM_PYTHON = "/usr/bin/python3"
 SHELL = ("/bin/sh", "-s")
 """An agent whose prompt is the script it executes."""
 
@@ -62,6 +64,18 @@ def fake(name: str, **more: Any) -> Agent:
 def shell(**more: Any) -> Agent:
     """The prompt is a shell script, its output the answer."""
     return Agent(command=SHELL, dialect="plain_text", **more)
+
+
+def fork_bomb(limit: int) -> Agent | None:
+    """An agent that forks without end as a user without privileges, who may have *limit* processes; None where it cannot be.
+
+    RLIMIT_NPROC does not bind root, and of any other user it counts all processes: hence a user that runs nothing else.
+    """
+    if os.geteuid() != 0 or not all(map(shutil.which, ("setpriv", "prlimit", _SYSTEM_PYTHON))):
+        return None
+    limited = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "prlimit", f"--nproc={limit}:{limit}"]
+    forks = "import os,time\nwhile True:\n try: os.fork()\n except OSError: time.sleep(0.05)"
+    return Agent(command=[*limited, _SYSTEM_PYTHON, "-I", "-S", "-c", forks])
 
 
 def catalog_of(agents: Mapping[str, Agent]) -> dict[str, Any]:

@@ -50,6 +50,10 @@ class Reading(ABC):
     def act_on_stop(self) -> None:
         """The run was told to stop: see that it does. Called again and again while it has not."""
 
+    def is_waiting_for_us(self) -> bool:
+        """The agent says nothing because it was asked to wait; that is no silence."""
+        return False
+
     def look_again_in(self) -> float | None:
         """In how many seconds the driver wants to look again although nothing happens; None: not at all."""
         return None
@@ -85,7 +89,7 @@ class Reading(ABC):
                 return
             if self.run.link is not None and self.run.link.exit is None:
                 self.run.ctx.caught_up.set()
-            self._watch_bounds()
+            self.watch_bounds()
             self._arm_timer()
             await self.wake.wait()
 
@@ -98,7 +102,7 @@ class Reading(ABC):
             await self._report(self.run.framing.feed(data))
             if time.monotonic() - began > TURN_BUDGET_S:
                 await asyncio.sleep(0)
-                self._watch_bounds()
+                self.watch_bounds()
                 if self._has_read_enough():
                     break
                 began = time.monotonic()
@@ -132,12 +136,15 @@ class Reading(ABC):
         self._gone_at = self._gone_at or time.monotonic()
         return time.monotonic() - self._gone_at >= BACKLOG_S
 
-    def _watch_bounds(self) -> None:
+    def watch_bounds(self) -> None:
+        """Tell the run to stop where a bound is crossed, and see to it that a stop is obeyed."""
         ctx, link = self.run.ctx, self.run.link
         if link is None:
             return
-        if link.limit is not None:
+        if link.limit is not None and not self.run.decoder.has_ended:  # with its last frame whole it has succeeded or not
             ctx.request_stop(_LIMITS[link.limit])
+        if self.is_waiting_for_us():
+            self.heard_from()
         silence = ctx.silence_s
         if silence is not None and time.monotonic() - self._last_output >= silence:
             ctx.request_stop(Stop(reason=StopReason.SILENCE, message=f"no output was seen for {silence:g} s"))

@@ -78,17 +78,17 @@ def discover(prober: Prober, inherited: dict[str, str]) -> Discover:
 
 @pytest.fixture
 def probe_processes(data_dir: Path) -> Callable[[], list[int]]:
-    """The living processes of any probe: they run in its directory, or carry its mark."""
+    """The living processes of any probe: they began in its working directory. A warden is just beside it, and leaving."""
 
     def find() -> list[int]:
-        root = os.fsencode(data_dir / "probes")
-        return [pid for pid in all_processes() if _is_below(pid, root)]
+        root = f"{data_dir}/probes/"
+        return [pid for pid in all_processes() if _began_in(pid).startswith(root) and "/cwd" in _began_in(pid)]
 
     return find
 
 
-def _is_below(pid: int, root: bytes) -> bool:
+def _began_in(pid: int) -> str:
     try:
-        return os.readlink(f"/proc/{pid}/cwd".encode()).startswith(root)
+        return os.readlink(f"/proc/{pid}/cwd")
     except OSError:
-        return False
+        return ""

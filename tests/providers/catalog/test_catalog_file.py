@@ -367,7 +367,7 @@ def test_an_unattended_profile_stops_what_the_workspace_would_execute() -> None:
         ({"mode": "resumable"}, "profiles[0]: mode resumable needs resume_args"),
         (
             {"output_format": "xml"},
-            "profiles[0].output_format: output format 'xml' is unknown; known: claude_stream_json",
+            "profiles[0].output_format: output format 'xml' is unknown; known: ",
         ),
         ({"args": ["{{session}}"]}, "profiles[0]: {{session}} is not known in args; it belongs into resume_args"),
     ],

@@ -77,31 +77,17 @@ def gemini_home(folder: Path, url: str) -> dict[str, str]:
     return {"HOME": str(home), "GEMINI_API_KEY": DUMMY_KEY, "GOOGLE_GEMINI_BASE_URL": url}
 
 
-def opencode_home(folder: Path, url: str, *, model: str = "mock/mock-model") -> dict[str, str]:
-    """The environment of an opencode that finds *model*, ``PROVIDER/MODEL``, at the server at *url*."""
+def opencode_home(folder: Path, url: str) -> dict[str, str]:
+    """The environment of an opencode whose provider ``anthropic`` is the server at *url*."""
     home = _made(folder / "opencode")
-    provider_id, _, model_id = model.partition("/")
-    described = {
-        "name": "Mock",
-        "limit": {"context": 200_000, "output": 32_000},
-        "tool_call": True,
-        "reasoning": True,
-    }
-    provider = {
-        "npm": "@ai-sdk/openai-compatible",
-        "name": "Mock",
-        "options": {"baseURL": f"{url}/v1", "apiKey": "{env:MOCK_API_KEY}"},
-        "models": {model_id: described},
-    }
     settings = {
         "autoupdate": False,
         "share": "disabled",
-        "model": model,
-        "small_model": model,
-        "provider": {provider_id: provider},
+        "small_model": "anthropic/claude-sonnet-4-5",
+        "provider": {"anthropic": {"options": {"baseURL": f"{url}/v1"}}},
     }
     _write_json(home / ".config" / "opencode" / "opencode.json", settings)
-    return {"HOME": str(home), "MOCK_API_KEY": DUMMY_KEY}
+    return {"HOME": str(home), "ANTHROPIC_API_KEY": DUMMY_KEY}
 
 
 def qwen_home(folder: Path, url: str) -> dict[str, str]:
@@ -116,27 +102,11 @@ def qwen_home(folder: Path, url: str) -> dict[str, str]:
     return {"HOME": str(home), "OPENAI_API_KEY": DUMMY_KEY, "OPENAI_BASE_URL": f"{url}/v1"}
 
 
-def pi_home(folder: Path, url: str, *, model: str = "mock/mock-model") -> dict[str, str]:
-    """The environment of a pi that finds *model*, ``PROVIDER/MODEL``, at the server at *url*."""
+def pi_home(folder: Path, url: str) -> dict[str, str]:
+    """The environment of a pi whose provider ``anthropic`` is the server at *url*."""
     home = _made(folder / "pi")
-    provider_id, _, model_id = model.partition("/")
-    described = {
-        "id": model_id,
-        "name": "Mock",
-        "reasoning": True,
-        "input": ["text"],
-        "contextWindow": 200_000,
-        "maxTokens": 32_000,
-        "cost": {"input": 1, "output": 2, "cacheRead": 0, "cacheWrite": 0},
-    }
-    provider = {
-        "baseUrl": f"{url}/v1",
-        "api": "openai-completions",
-        "apiKey": "MOCK_API_KEY",
-        "models": [described],
-    }
-    _write_json(home / ".pi" / "agent" / "models.json", {"providers": {provider_id: provider}})
-    return {"HOME": str(home), "MOCK_API_KEY": DUMMY_KEY}
+    _write_json(home / ".pi" / "agent" / "models.json", {"providers": {"anthropic": {"baseUrl": url}}})
+    return {"HOME": str(home), "ANTHROPIC_API_KEY": DUMMY_KEY}
 
 
 def copilot_home(folder: Path, url: str) -> dict[str, str]:

@@ -1,0 +1,251 @@
+"""One turn with an agent that speaks the Agent Client Protocol, heard and spoken; the dialect states its rule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from providers.cli import json_fields as fields
+from providers.cli.acp_errors import code_of_words, failure_of
+from providers.cli.acp_frames import (
+    INVALID_REQUEST,
+    Message,
+    error_answer,
+    id_text,
+    messages,
+    method_not_found,
+    notification,
+    result_answer,
+)
+from providers.cli.acp_updates import CHUNKS, Updates
+from providers.cli.acp_usage import TurnUsage
+from providers.cli.dialect import Line, Noise, ProcessEnd, Question, Reply, State, Told, TurnContext, process_failure
+from providers.cli.evidence import code_of_prose, exit_facts, recoded, was_ended_from_outside
+from providers.cli.found import Found
+from providers.cli.json_fields import JsonObject, storable
+from runtime.events import Draft, complete, error
+from runtime.failure import Failure, FailureCode
+from runtime.provider import Answer, Decision
+
+_STOPS = {
+    "max_tokens": (FailureCode.BUDGET_EXHAUSTED, "the answer reached the model's limit of tokens and is cut"),
+    "max_turn_requests": (FailureCode.BUDGET_EXHAUSTED, "the turn reached the agent's limit of model requests"),
+    "refusal": (FailureCode.REFUSED, "the agent refused to go on"),
+    "cancelled": (FailureCode.INTERRUPTED, "the turn was interrupted, though not by this host"),
+}
+_FITTING = {
+    Decision.ALLOW: ("allow_once", "allow_always"),
+    Decision.DENY: ("reject_once", "reject_always"),
+}
+_CANCELLED: JsonObject = {"outcome": {"outcome": "cancelled"}}
+
+
+# What is read of a piece of text, of which there are hundreds a turn; every other message is read as plain objects.
+
+
+class _Content(msgspec.Struct, gc=False):
+    type: str
+    text: str
+
+
+class _Update(msgspec.Struct, gc=False):
+    sessionUpdate: str  # noqa: N815  # the protocol's name
+    content: _Content
+    messageId: str | None = None  # noqa: N815
+
+
+class _Params(msgspec.Struct, gc=False):
+    sessionId: str  # noqa: N815
+    update: _Update
+
+
+class _Piece(msgspec.Struct, gc=False):
+    method: str
+    params: _Params
+
+
+_decode_piece = msgspec.json.Decoder(_Piece).decode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """A question of the agent's: the id to answer under, and the option that stands for each decision."""
+
+    id: object
+    options: dict[Decision, str]
+
+
+class AcpConversation:
+    """Decodes the messages of one turn, and knows what to say meanwhile."""
+
+    def __init__(self, context: TurnContext) -> None:
+        state: JsonObject = dict(context.state)
+        self._session, self._agent = fields.text(state, "session"), fields.text(state, "agent")
+        self._number = fields.count(state, "next") or 0
+        self._usage = TurnUsage(self._agent, state)
+        self._updates = Updates(self._agent, self._usage)
+        self._questions: dict[str, _Asked] = {}
+        self._asked = 0
+        self._is_interrupted = False
+        self._end: Message | None = None
+        self._confusion = ""
+
+    @property
+    def native_id(self) -> str | None:
+        return fields.as_identifier(self._session)
+
+    @property
+    def has_ended(self) -> bool:
+        return self._end is not None or bool(self._confusion)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether the agent still keeps to the protocol; one that does not is not given another turn."""
+        return not self._confusion
+
+    @property
+    def state(self) -> State:
+        return {"session": self._session, "agent": self._agent, "next": self._number + 1, **self._usage.state}
+
+    def decode(self, line: Line) -> Sequence[Told]:
+        if not self.has_ended and (piece := _text_piece(line.data, self._session)) is not None:
+            found = Found(line.end)
+            text = storable(piece.content.text)
+            self._updates.say(CHUNKS[piece.sessionUpdate], text, storable(piece.messageId or ""), found)
+            return found
+        found, told = Found(line.end), list[Told]()
+        for each in messages(line.data):
+            if isinstance(each, Noise):
+                found.append(each)
+            elif (asked := self._message(each, found, line.end)) is not None:
+                told += [*found, asked]
+                found.clear()  # its places go on
+        return [*told, *found]
+
+    # -- what the agent says
+
+    def _message(self, message: Message, found: Found, end: int) -> Question | Reply | None:
+        if not message.method:
+            self._answered(message, found)
+        elif message.has_id:
+            return self._request(message, found, end)
+        elif self.has_ended:
+            if _is_text(message):
+                found.noise("after_terminal", message.method)
+        elif message.method == "session/update" and fields.text(message.params, "sessionId") == self._session:
+            self._updates.take(fields.mapping(message.params, "update"), found)
+        elif not message.method.startswith(("_", "$/")):  # an extension's, or the transport's
+            found.noise("unknown_type", message.method)
+        return None
+
+    def _answered(self, message: Message, found: Found) -> None:
+        """The answer to our prompt ends the turn; one to an earlier prompt is late; one to nothing ends it as well."""
+        number = message.id if isinstance(message.id, int) and not isinstance(message.id, bool) else None
+        if number is not None and number <= self._number and (number < self._number or self.has_ended):
+            found.noise("answered_twice", f"request {number}")
+        elif self.has_ended:
+            found.noise("after_terminal", f"an answer to {id_text(message.id)}")
+        elif number == self._number:
+            self._end = message
+            self._usage.take_answer(message.result)
+        else:  # nothing that we asked: it may be our prompt's, and nothing else would ever come
+            told = f": {failure_of(message.error).message}" if message.error is not None else ""
+            self._confusion = f"the agent answered under an id that nobody asked with ({id_text(message.id)}){told}"
+
+    def _request(self, message: Message, found: Found, end: int) -> Question | Reply:
+        self._asked += 1
+        request_id = f"{self._number}.{id_text(message.id)}"
+        if request_id in self._questions:
+            request_id = f"{request_id}.{self._asked}"
+        if message.method != "session/request_permission":
+            return Reply(key=f"{request_id}.{self._asked}", data=method_not_found(message))
+        params = message.params
+        if fields.text(params, "sessionId") != self._session or message.id is None:
+            refusal = error_answer(message.id, INVALID_REQUEST, "this session has no turn under way")
+            return Reply(key=f"{request_id}.{self._asked}", data=refusal)
+        if self.has_ended or self._is_interrupted:
+            return Reply(key=f"{request_id}.{self._asked}", data=result_answer(message.id, _CANCELLED))
+        self._questions[request_id] = _Asked(id=message.id, options=_options(params))
+        request = self._updates.tools.question(request_id, fields.mapping(params, "toolCall"), found)
+        return Question(request=request, offset=end, index=found.next_index)
+
+    # -- what is said to the agent
+
+    def interrupt(self) -> bytes | None:
+        """The cancel, and the end of every question that is still open: the protocol wants both."""
+        self._is_interrupted = True
+        open_questions = [self._questions.pop(each) for each in tuple(self._questions)]
+        answers = b"".join(result_answer(each.id, _CANCELLED) for each in open_questions)
+        return notification("session/cancel", {"sessionId": self._session}) + answers
+
+    def answer(self, answer: Answer) -> bytes:
+        if (asked := self._questions.pop(answer.request_id, None)) is None:
+            return b""  # the interrupt has answered it
+        option = asked.options.get(answer.decision)
+        outcome: JsonObject = {"outcome": "selected", "optionId": option}
+        return result_answer(asked.id, _CANCELLED if option is None else {"outcome": outcome})
+
+    # -- judgement
+
+    def conclude(self, end: ProcessEnd) -> Draft:
+        usage, facts = self._usage.own(), exit_facts(end) if end.code is not None else {}
+        if self._end is None:
+            return error(self._failure_without_end(end), usage=usage)
+        if self._end.error is not None:
+            failure = failure_of(self._end.error)
+            facts = {**facts, **failure.metadata}
+            return error(Failure(code=failure.code, message=failure.message, metadata=facts), usage=usage)
+        if (failed := self._failure_of_stop(facts)) is not None:
+            return error(failed, usage=usage)
+        return complete(self._updates.answer, usage=usage, metadata=facts)
+
+    def _failure_of_stop(self, facts: dict[str, str]) -> Failure | None:
+        assert self._end is not None
+        reason, spoken = fields.text(self._end.result, "stopReason"), self._updates.spoken_error
+        if reason == "end_turn":
+            if not spoken or not (code_of_words(spoken) or self._usage.has_model_answered is False):
+                return None
+            code = code_of_words(spoken) or FailureCode.PROCESS_FAILED
+            return Failure(code=code, message=spoken, metadata=facts)
+        unknown = FailureCode.OUTPUT_INVALID, f"the agent ended its turn with the unknown reason {reason[:100]!r}"
+        code, message = _STOPS.get(reason, unknown)
+        return Failure(code=code, message=message, metadata={**facts, "stop_reason": reason})
+
+    def _failure_without_end(self, end: ProcessEnd) -> Failure:
+        if self._confusion:
+            return Failure(code=FailureCode.OUTPUT_INVALID, message=self._confusion)
+        spoken = self._updates.spoken_error
+        failure = process_failure(end, detail=f"failed: {spoken}" if spoken else "")
+        if was_ended_from_outside(end):
+            return failure  # what it said before is no reason
+        return recoded(failure, code_of_words(spoken) if spoken else code_of_prose(end.stderr))
+
+
+def _text_piece(data: bytes, session: str) -> _Update | None:
+    """The piece of plain text in *data*, when it is one of *session* and nothing else."""
+    if b"_chunk" not in data or b'"_meta"' in data or b'"id"' in data:
+        return None
+    try:
+        params = _decode_piece(data)
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+    update = params.params.update
+    is_ours = params.method == "session/update" and params.params.sessionId == session
+    return update if is_ours and update.sessionUpdate in CHUNKS and update.content.type == "text" else None
+
+
+def _is_text(message: Message) -> bool:
+    """Something that should have come before the end; the vendors' notes on a session may come at any time."""
+    return fields.text(fields.mapping(message.params, "update"), "sessionUpdate") in (*CHUNKS, "tool_call")
+
+
+def _options(params: JsonObject) -> dict[Decision, str]:
+    """The option that stands for each decision: for this once, where it can be had."""
+    offered = {fields.text(each, "kind"): fields.text(each, "optionId") for each in fields.objects(params, "options")}
+    return {
+        decision: next(offered[kind] for kind in kinds if kind in offered)
+        for decision, kinds in _FITTING.items()
+        if any(kind in offered for kind in kinds)
+    }

@@ -1,0 +1,307 @@
+"""One turn of a warm process: follow its part of the output to the end of the turn, and leave the process fit for the next.
+
+The end is the dialect's terminal frame, or the end of the process. A cancel asks in-band first where the profile lists
+``interrupt``: when the turn ends by that within its share of the grace, and no process that this turn started is left, the
+process stays; otherwise the ladder ends the whole tree, and the session's next turn has a fresh process. An interrupt is
+only ever sent by the reading of its own turn, which is why a late one cannot hit the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from providers.cli.dialect import Conversation, Question, Reply
+from providers.cli.drivers.followed import Followed, stopped
+from providers.cli.drivers.reading import Reading
+from providers.cli.run_files import (
+    DIAGNOSTICS,
+    INTERRUPT,
+    STDERR,
+    STDOUT,
+    Diagnostics,
+    Slice,
+    copy_part,
+    write_interrupt,
+)
+from providers.cli.warm_processes import WarmProcess, WarmProcesses
+from providers.keeper.client import InputRefused, WardenLink
+from providers.keeper.tree import started_since
+from runtime.events import Draft, EventType
+from runtime.failure import FailureCode
+from runtime.provider import Answer, InputOutcome, InputReceipt, InputVerb, Stop, StopReason
+
+IN_BAND = "interrupt"
+LEFTOVERS_S = 3.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Turn(Followed):
+    """A turn being followed; ``decoder`` is its conversation, ``process`` None when it ended before this node looked."""
+
+    run_directory: Path
+    part: Slice
+    conversation: Conversation
+    process: WarmProcess | None
+    warm: WarmProcesses
+    output_bytes: int
+    keeps_warm: bool
+    keeps_raw: bool
+    was_interrupted: bool = field(init=False)
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    outcome: Draft | None = None
+
+    def __post_init__(self) -> None:
+        self.was_interrupted = (self.run_directory / INTERRUPT).exists()
+
+    async def follow(self) -> None:
+        """Report everything to the terminal; on return the process is idle, or nothing of it is left.
+
+        Raises:
+            RunCancelled: the run was cancelled.
+            FailureError: it was told to stop for another reason.
+        """
+        diagnostics = Diagnostics(self.redact)
+        fd = os.open(self.directory / STDOUT, os.O_RDONLY | os.O_CLOEXEC)
+        reading = TurnReading(self, fd, diagnostics)
+        self.ctx.take_input = reading.take_input
+        try:
+            await reading.to_its_end()
+            await self._conclude(reading, diagnostics)
+        except asyncio.CancelledError:
+            self._leave()
+            raise
+        except Exception:  # the host could not take the events: nobody would hear the rest
+            if self.outcome is None:
+                await self._end_process("failed")
+            raise
+        finally:
+            self.ctx.take_input = None
+            self.ended.set()
+            await reading.close()
+            os.close(fd)
+
+    async def _conclude(self, reading: TurnReading, diagnostics: Diagnostics) -> None:
+        await self.remember_session()
+        stop = self.ctx.stop  # one that comes later did not end the run
+        is_fit = await self._is_fit(stop, diagnostics)
+        if stop is not None and not is_fit:
+            await self._end_process(stop.reason.value)
+        terminal = self._told(self.terminal(diagnostics))
+        await self.sink.emit([terminal])
+        self.outcome = terminal
+        self.ended.set()
+        await asyncio.to_thread(self._leave_files, reading.offset, diagnostics)
+        if is_fit:
+            await self._give_back(reading.offset)
+        elif stop is None:
+            await self._end_process("finished")
+        if stop is not None:
+            raise stopped(stop)
+
+    def _told(self, terminal: Draft) -> Draft:
+        """A turn that was interrupted because somebody asked for it is a cancelled one."""
+        failure = terminal.failure
+        if not self.was_interrupted or failure is None or failure.code is not FailureCode.INTERRUPTED:
+            return terminal
+        return msgspec.structs.replace(terminal, type=EventType.CANCELLED, text="interrupted on request", failure=None)
+
+    async def _is_fit(self, stop: Stop | None, diagnostics: Diagnostics) -> bool:
+        """Whether the process may go on to the next turn."""
+        if not self._is_idle or diagnostics.counts["shrunk"]:
+            return False
+        if stop is None:
+            return not self.was_interrupted or await self._has_no_tool_left()
+        return stop.reason is StopReason.CANCELLED and IN_BAND in self.cancel_steps and await self._has_no_tool_left()
+
+    @property
+    def _is_idle(self) -> bool:
+        """The process lives, and its turn is over."""
+        return self.process is not None and self.process.is_alive and self.conversation.has_ended
+
+    async def _has_no_tool_left(self) -> bool:
+        assert self.link is not None and self.link.owner is not None
+        ends_at = time.monotonic() + self.ctx.cancel_grace_s / 2
+        while left := await asyncio.to_thread(started_since, self.link.owner.pid, self.part.began_boot_s):
+            if time.monotonic() >= ends_at:
+                return False
+            await asyncio.sleep(0.02 * min(len(left), 5))
+        return True
+
+    async def _end_process(self, reason: str) -> None:
+        """End the tree, or what is left of it; bounded."""
+        if self.process is None:
+            self.warm.forget(self.directory)
+            return
+        link = self.process.link
+        signals = tuple(step for step in self.cancel_steps if step != IN_BAND)
+        if link.exit is None and not link.is_over:
+            link.stop(steps=signals, grace_s=self.ctx.cancel_grace_s if signals else 0.0, reason=reason)
+        await link.wait_gone(self.ctx.cancel_grace_s + LEFTOVERS_S)
+        self._keep_exit()
+        self.warm.end(self.process)
+
+    async def _give_back(self, printed_bytes: int) -> None:
+        assert self.process is not None
+        process = self.process
+        process.link.set_deadline(None)
+        process.state, process.offset, process.printed_bytes = self.conversation.state, self.part.offset, printed_bytes
+        if self.keeps_warm:
+            self.warm.give_back(process)
+        else:
+            await asyncio.wait([self.warm.end(process)], timeout=LEFTOVERS_S)
+
+    def _leave(self) -> None:
+        """The node ends, and the turn goes on without it."""
+        if self.process is not None:
+            self.warm.leave(self.process)
+
+    def _leave_files(self, end: int, diagnostics: Diagnostics) -> None:
+        """Put beside the run what is the run's; its process's directory goes with the process."""
+        diagnostics.store(self.run_directory)
+        if self.keeps_raw:
+            copy_part(self.directory / STDOUT, self.part.offset, end, self.run_directory / STDOUT)
+            if (self.directory / STDERR).exists():
+                size = (self.directory / STDERR).stat().st_size
+                copy_part(self.directory / STDERR, 0, size, self.run_directory / STDERR)
+
+
+class TurnReading(Reading):
+    """Over when the turn has ended, or the process has."""
+
+    def __init__(self, turn: Turn, fd: int, diagnostics: Diagnostics) -> None:
+        super().__init__(turn, fd, diagnostics, offset=turn.part.offset)
+        self.turn = turn
+        self._asking: set[asyncio.Task[None]] = set()
+        self._interrupts = 0
+        self._stop_began: float | None = None
+        self._has_asked_to_stop = False
+        self._is_killing = False
+
+    def is_over(self) -> bool:
+        link, turn = self.turn.link, self.turn
+        if link is None or link.is_over:
+            return True
+        if self._is_killing:
+            return False
+        return turn.conversation.has_ended or bool(self.diagnostics.counts["shrunk"])
+
+    def is_waiting_for_us(self) -> bool:
+        return bool(self._asking)
+
+    # --- the ladder
+
+    def act_on_stop(self) -> None:
+        turn, link, stop = self.turn, self.turn.link, self.turn.ctx.stop
+        if link is None or stop is None or self._is_killing or turn.conversation.has_ended:
+            return
+        self._stop_began = self._stop_began or time.monotonic()
+        if stop.reason is StopReason.CANCELLED and IN_BAND in turn.cancel_steps and self._share_left() > 0:
+            if not self._has_asked_to_stop:
+                self._has_asked_to_stop = self._send_interrupt(link) is not None
+            return
+        self._is_killing = True
+        signals = tuple(step for step in turn.cancel_steps if step != IN_BAND)
+        left_s = max(0.0, turn.ctx.cancel_grace_s - (time.monotonic() - self._stop_began))
+        link.stop(steps=signals, grace_s=left_s if signals else 0.0, reason=stop.reason.value)
+
+    def look_again_in(self) -> float | None:
+        if self._stop_began is None or self._is_killing:
+            return None
+        return max(0.0, self._share_left())
+
+    def watch_bounds(self) -> None:
+        if self.offset - self.turn.part.offset > self.turn.output_bytes:
+            reason = StopReason.OUTPUT_LIMIT
+            self.turn.ctx.request_stop(Stop(reason=reason, message="the agent printed more than the output limit"))
+        super().watch_bounds()
+
+    def _share_left(self) -> float:
+        """How long the agent may still take to stop by itself: the steps share the grace evenly."""
+        assert self._stop_began is not None
+        share = self.turn.ctx.cancel_grace_s / len(self.turn.cancel_steps)
+        return self._stop_began + share - time.monotonic()
+
+    def _send_interrupt(self, link: WardenLink) -> asyncio.Future[None] | None:
+        """Ask in-band; None when the agent cannot be asked."""
+        if (data := self.turn.conversation.interrupt()) is None:
+            return None
+        self._interrupts += 1
+        try:
+            return link.send_input(data, key=f"{self.turn.run_directory.name} interrupt {self._interrupts}")
+        except InputRefused:
+            return None
+
+    # --- verbs
+
+    async def take_input(self, verb: InputVerb, text: str) -> InputReceipt:
+        """Only ``interrupt`` changes a turn here; the profile declares no other."""
+        turn = self.turn
+        if turn.link is None or turn.conversation.has_ended or turn.ctx.stop is not None:
+            return InputReceipt(outcome=InputOutcome.TOO_LATE, message="the turn is ending")
+        if turn.conversation.interrupt() is None:
+            return InputReceipt(outcome=InputOutcome.NOT_CONFIRMED, message="the agent has not begun the turn")
+        await asyncio.to_thread(write_interrupt, turn.run_directory)
+        turn.was_interrupted = True
+        if turn.conversation.has_ended or self._send_interrupt(turn.link) is None:
+            return InputReceipt(outcome=InputOutcome.TOO_LATE, message="the turn has ended")
+        try:
+            async with asyncio.timeout(turn.ctx.cancel_grace_s):
+                await turn.ended.wait()
+        except TimeoutError:
+            return InputReceipt(outcome=InputOutcome.NOT_CONFIRMED, message="the agent did not stop; the run goes on")
+        if turn.outcome is not None and turn.outcome.type is EventType.CANCELLED:
+            return InputReceipt(outcome=InputOutcome.CONFIRMED)
+        return InputReceipt(outcome=InputOutcome.TOO_LATE, message="the turn ended by itself")
+
+    # --- questions
+
+    async def take(self, item: Question | Reply) -> None:
+        if isinstance(item, Reply):
+            self._answer(item.key, item.data)
+            return
+        shown = asyncio.Event()
+        task = asyncio.create_task(self._ask(item, shown), name="ask")
+        self._asking.add(task)
+        waiting = asyncio.create_task(shown.wait())
+        await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED)  # the question keeps its place
+        waiting.cancel()
+
+    async def _ask(self, question: Question, shown: asyncio.Event) -> None:
+        async def show(drafts: Sequence[Draft]) -> None:
+            placed = [
+                msgspec.structs.replace(draft, offset=question.offset, index=question.index + number)
+                for number, draft in enumerate(drafts)
+            ]
+            await self.turn.sink.emit(placed)
+            shown.set()
+
+        try:
+            answer: Answer = await self.turn.ctx.permissions.ask(question.request, show)
+            self._answer(question.request.request_id, self.turn.conversation.answer(answer))
+        finally:
+            self._asking.discard(asyncio.current_task())  # type: ignore[arg-type]  # a task runs this
+            self.heard_from()
+            self.wake.set()
+
+    def _answer(self, key: str, data: bytes) -> None:
+        """Sent once, whichever node does it: the warden knows the key."""
+        if self.turn.link is None:
+            return
+        try:
+            self.turn.link.send_input(data, key=f"{self.turn.run_directory.name} answer {key}")
+        except InputRefused:
+            pass  # the end of the process is seen as such
+
+    async def close(self) -> None:
+        """Nobody waits for an answer any more."""
+        for task in tuple(self._asking):
+            task.cancel()
+        if self._asking:
+            await asyncio.wait(tuple(self._asking))

@@ -1,0 +1,110 @@
+"""From a profile to a running process: its command and environment, its files, and what a refusal means."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from providers.cli.command import CannotStart, Command, build_command
+from providers.cli.environment import base_environment
+from providers.cli.profile import Profile
+from providers.cli.run_files import create_output, write_launch
+from providers.cli.tail import Tail
+from providers.cli.warm_processes import WarmProcesses
+from providers.keeper.client import Keeper, SpawnFailed, SpawnRequest, WardenLink
+from runtime.clock import boot_time_s
+from runtime.config import RuntimeConfig
+from runtime.failure import DeadlineExceeded, RunCancelled
+from runtime.provider import RunContext
+from runtime.redact import Redactor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machinery:
+    """What every CLI provider of a node shares."""
+
+    keeper: Keeper
+    tail: Tail
+    warm: WarmProcesses
+    config: RuntimeConfig
+    inherited: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """What is to be started. ``environment`` holds secrets: it is handed on and kept in memory only, and never shown."""
+
+    command: Command
+    cwd: str
+    environment: Mapping[str, str] = field(repr=False)
+
+
+def prepare(
+    profile: Profile, machinery: Machinery, secrets: Mapping[str, str], *, native_id: str | None, cwd: str
+) -> Launch:
+    """The launch of *profile*, going on with *native_id* where there is one.
+
+    Raises:
+        CannotStart: its binary is not there, or an argument is too long.
+    """
+    environment = base_environment(machinery.inherited) | dict(profile.env)
+    command = build_command(profile, native_id=native_id, path=environment["PATH"])
+    return Launch(command=command, cwd=cwd, environment=environment | dict(secrets))
+
+
+def note_launch(directory: Path, launch: Launch, redact: Redactor) -> None:
+    """Leave in *directory* what is started there."""
+    write_launch(
+        directory, argv=launch.command.argv, cwd=launch.cwd, variables=list(launch.environment),
+        resumed_id=launch.command.resumed_id, redact=redact,
+    )  # fmt: skip
+
+
+async def spawn(
+    machinery: Machinery,
+    launch: Launch,
+    directory: Path,
+    *,
+    output_bytes: int,
+    stdin_fd: int | None = None,
+    deadline_boot_s: float | None = None,
+) -> WardenLink:
+    """Start *launch* in *directory*, which is its marker; without *stdin_fd* its stdin is a pipe of the warden's.
+
+    Raises:
+        CannotStart: it was not started; the message says whether the workspace or the program is to blame.
+    """
+    stdout_fd = create_output(directory)
+    try:
+        return await machinery.keeper.spawn(
+            SpawnRequest(
+                directory=directory, argv=launch.command.argv, cwd=launch.cwd, env=launch.environment,
+                marker=directory.name, stdin_fd=stdin_fd, stdin_pipe=stdin_fd is None, stdout_fd=stdout_fd,
+                deadline_boot_s=deadline_boot_s, output_bytes=output_bytes,
+                disk_watermark_bytes=machinery.config.disk_watermark_bytes,
+            )
+        )  # fmt: skip
+    except SpawnFailed as failed:
+        raise _cannot_start(failed, launch) from failed
+    finally:
+        os.close(stdout_fd)
+
+
+def check_may_begin(ctx: RunContext) -> None:
+    """Look once more, right before anything is started."""
+    if ctx.stop is not None:
+        raise RunCancelled(ctx.stop.message)
+    if ctx.deadline_boot_s is not None and ctx.deadline_boot_s <= boot_time_s():
+        raise DeadlineExceeded("the run deadline passed before the agent could start")
+
+
+def _cannot_start(failed: SpawnFailed, launch: Launch) -> CannotStart:
+    """One errno, two causes: the stage tells a missing workspace from a missing program."""
+    reason = os.strerror(failed.errno)
+    if failed.stage == "cwd":
+        return CannotStart(f"workspace {launch.cwd!r} cannot be entered: {reason}", stage="cwd")
+    return CannotStart(
+        f"{launch.command.argv[0]} could not be started ({failed.stage}): {reason}", stage=failed.stage
+    )
