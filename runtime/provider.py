@@ -62,6 +62,10 @@ class SessionSlot(Protocol):
     """
 
     @property
+    def key(self) -> str:
+        """Names the logical session within this host, for what a provider keeps in memory of it."""
+
+    @property
     def native_id(self) -> str | None:
         """What an earlier run of the session remembered; None when this is the first, or nothing was captured."""
 
@@ -73,6 +77,7 @@ class SessionSlot(Protocol):
 class NoSession:
     """A slot for hosts without sessions: it remembers in memory."""
 
+    key: str = ""
     native_id: str | None = None
 
     async def remember(self, native_id: str) -> None:
@@ -115,6 +120,39 @@ class DenyAll:
         )
 
 
+class InputVerb(StrEnum):
+    """What can be done to a run beside cancelling it. A provider does what its capabilities list, and nothing instead."""
+
+    INTERRUPT = "interrupt"
+    """Ask the agent in its own protocol to end the turn; never a signal. Confirmed, the run ends as cancelled."""
+    STEER = "steer"
+    """Say something more to the turn under way."""
+    QUEUE = "queue"
+    """Make a new run of the session, to begin when this one has ended."""
+
+
+class InputOutcome(StrEnum):
+    """What became of a verb."""
+
+    CONFIRMED = "confirmed"
+    """It had its effect."""
+    NOT_CONFIRMED = "not_confirmed"
+    """The agent did not confirm it in time, or cannot yet be asked; the run goes on."""
+    TOO_LATE = "too_late"
+    """The run had ended, or was ending, by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputReceipt:
+    """The answer to a verb, with a sentence for people."""
+
+    outcome: InputOutcome
+    message: str = ""
+
+
+TakeInput = Callable[[InputVerb, str], Awaitable[InputReceipt]]
+
+
 @dataclass(slots=True, kw_only=True)
 class RunContext:
     """Cancel, deadline and private place of one run.
@@ -124,7 +162,8 @@ class RunContext:
     last output position stored: what lies up to it is not stored twice. The provider sets ``caught_up`` when it has
     reported what happened meanwhile and found the run still going. ``deadline_boot_s`` is on CLOCK_BOOTTIME, so neither
     a restart nor the wall clock moves it; ``silence_s`` bounds the time without output. ``labels`` are the provider's
-    own facts that the run's start and terminal carry; neither caller nor provider output overwrites them.
+    own facts that the run's start and terminal carry; neither caller nor provider output overwrites them. While a turn
+    can take verbs, the provider has ``take_input`` set.
     """
 
     directory: Path | None = None
@@ -138,6 +177,7 @@ class RunContext:
     cancel_grace_s: float = 2.0
     labels: Mapping[str, str] = field(default_factory=dict)
     stop: Stop | None = None
+    take_input: TakeInput | None = None
     _listeners: list[Callable[[], None]] = field(default_factory=list)
 
     def request_stop(self, stop: Stop) -> bool:

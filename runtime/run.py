@@ -47,6 +47,10 @@ class SessionView:
         self._sessions, self._session = sessions, session
 
     @property
+    def key(self) -> str:
+        return self._session.key
+
+    @property
     def native_id(self) -> str | None:
         return self._sessions.native_id(self._session)
 

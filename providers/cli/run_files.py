@@ -140,7 +140,9 @@ def line_start(fd: int, after: int) -> int:
 
 
 def copy_part(source: Path, begin: int, end: int, target: Path) -> None:
-    """Copy the bytes [*begin*, *end*) of *source* to *target*. Blocks."""
+    """Copy the bytes [*begin*, *end*) of *source*, where there is one, to *target*. Blocks."""
+    if not source.exists():
+        return
     with open(source, "rb") as read, open(target, "wb") as written:
         read.seek(begin)
         while begin < end and (data := read.read(min(_SCAN_BYTES, end - begin))):

@@ -9,6 +9,7 @@ only ever sent by the reading of its own turn, which is why a late one cannot hi
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import Sequence
@@ -21,8 +22,8 @@ from providers.cli.dialect import Conversation, Question, Reply
 from providers.cli.drivers.followed import Followed, stopped
 from providers.cli.drivers.reading import Reading
 from providers.cli.run_files import (
-    DIAGNOSTICS,
     INTERRUPT,
+    LAUNCH,
     STDERR,
     STDOUT,
     Diagnostics,
@@ -32,12 +33,16 @@ from providers.cli.run_files import (
 )
 from providers.cli.warm_processes import WarmProcess, WarmProcesses
 from providers.keeper.client import InputRefused, WardenLink
+from providers.keeper.run_directory import EXIT, OWNER
 from providers.keeper.tree import started_since
 from runtime.events import Draft, EventType
 from runtime.failure import FailureCode
 from runtime.provider import Answer, InputOutcome, InputReceipt, InputVerb, Stop, StopReason
 
+log = logging.getLogger(__name__)
+
 IN_BAND = "interrupt"
+COPIED_BYTES = 1 << 20  # of what is bounded anyway
 LEFTOVERS_S = 3.0
 
 
@@ -80,6 +85,7 @@ class Turn(Followed):
         except Exception:  # the host could not take the events: nobody would hear the rest
             if self.outcome is None:
                 await self._end_process("failed")
+                self._dispose()
             raise
         finally:
             self.ctx.take_input = None
@@ -100,8 +106,9 @@ class Turn(Followed):
         await asyncio.to_thread(self._leave_files, reading.offset, diagnostics)
         if is_fit:
             await self._give_back(reading.offset)
-        elif stop is None:
+        else:
             await self._end_process("finished")
+            self._dispose()
         if stop is not None:
             raise stopped(stop)
 
@@ -137,15 +144,19 @@ class Turn(Followed):
     async def _end_process(self, reason: str) -> None:
         """End the tree, or what is left of it; bounded."""
         if self.process is None:
-            self.warm.forget(self.directory)
             return
         link = self.process.link
         signals = tuple(step for step in self.cancel_steps if step != IN_BAND)
         if link.exit is None and not link.is_over:
             link.stop(steps=signals, grace_s=self.ctx.cancel_grace_s if signals else 0.0, reason=reason)
         await link.wait_gone(self.ctx.cancel_grace_s + LEFTOVERS_S)
-        self._keep_exit()
-        self.warm.end(self.process)
+
+    def _dispose(self) -> None:
+        """Nothing is read any more from the directory of a process that has ended."""
+        if self.process is not None:
+            self.warm.end(self.process)
+        else:
+            self.warm.forget(self.directory)
 
     async def _give_back(self, printed_bytes: int) -> None:
         assert self.process is not None
@@ -165,11 +176,17 @@ class Turn(Followed):
     def _leave_files(self, end: int, diagnostics: Diagnostics) -> None:
         """Put beside the run what is the run's; its process's directory goes with the process."""
         diagnostics.store(self.run_directory)
+        for name in (LAUNCH, OWNER, EXIT):
+            self._copy(name, 0, COPIED_BYTES)
         if self.keeps_raw:
-            copy_part(self.directory / STDOUT, self.part.offset, end, self.run_directory / STDOUT)
-            if (self.directory / STDERR).exists():
-                size = (self.directory / STDERR).stat().st_size
-                copy_part(self.directory / STDERR, 0, size, self.run_directory / STDERR)
+            self._copy(STDOUT, self.part.offset, end)
+            self._copy(STDERR, 0, COPIED_BYTES)
+
+    def _copy(self, name: str, begin: int, end: int) -> None:
+        try:
+            copy_part(self.directory / name, begin, end, self.run_directory / name)
+        except OSError:
+            log.warning("a file of a run was not kept", extra={"run": self.run_directory.name, "file": name})
 
 
 class TurnReading(Reading):
