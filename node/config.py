@@ -80,6 +80,7 @@ class _Limits(_Strict):
     keep_runs_bytes: Bytes = _DEFAULTS.keep_runs_bytes
     max_concurrent_runs: Count = _DEFAULTS.max_concurrent_runs
     max_queued_runs: Annotated[int, Field(ge=0, le=1_000_000, strict=True)] = _DEFAULTS.max_queued_runs
+    max_warm_processes: Count = _DEFAULTS.max_warm_processes
     max_input_bytes: Annotated[int, Field(gt=0, le=7_000_000, strict=True)] = _DEFAULTS.max_input_bytes
     output_bytes: Bytes = _DEFAULTS.output_bytes
     disk_watermark_bytes: Bytes = _DEFAULTS.disk_watermark_bytes
@@ -89,6 +90,7 @@ class _Limits(_Strict):
 class _Times(_Strict):
     drain_s: Annotated[float, Field(ge=0, le=86_400)] = 0.0
     queue_timeout_s: Seconds = _DEFAULTS.queue_timeout_s
+    warm_idle_s: Seconds = _DEFAULTS.warm_idle_s
     foreground_grace_s: Annotated[float, Field(ge=0, le=86_400)] = _DEFAULTS.foreground_grace_s
     cancel_grace_s: Seconds = _DEFAULTS.cancel_grace_s
     exit_grace_s: Seconds = _DEFAULTS.exit_grace_s

@@ -11,7 +11,7 @@ import os
 import resource
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +22,9 @@ from node.reload import ConfigSource, Reloader
 from providers.catalog.agents import Agents, load_selection
 from providers.catalog.probes import Prober
 from providers.cli.provider import Machinery
-from providers.cli.run_files import STDOUT
+from providers.cli.run_files import STDOUT, read_slice
 from providers.cli.tail import Tail, open_tail
+from providers.cli.warm_processes import WarmProcesses, open_warm_processes
 from providers.keeper.client import (
     Keeper,
     clear_append_only,
@@ -32,9 +33,11 @@ from providers.keeper.client import (
     lock_is_held,
     open_keeper,
 )
+from runtime import records
 from runtime.index import Index, open_index
 from runtime.keys import new_ulid
 from runtime.provider import Provider
+from runtime.records import RunRecord
 from runtime.recovery import recover
 from runtime.registry import Registry
 from runtime.retention import keep_sweeping
@@ -84,7 +87,15 @@ async def open_host(
         index = await stack.enter_async_context(open_index(config.runtime.data_dir))
         keeper = await stack.enter_async_context(open_keeper(config.runtime.data_dir, generation=storage.generation))
         tail = await stack.enter_async_context(open_tail())
-        machinery = Machinery(keeper=keeper, tail=tail, config=config.runtime, inherited=dict(os.environ))
+        warm = await stack.enter_async_context(
+            open_warm_processes(
+                config.runtime.data_dir,
+                keeper,
+                limit=config.runtime.max_warm_processes,
+                idle_s=config.runtime.warm_idle_s,
+            )
+        )
+        machinery = Machinery(keeper=keeper, tail=tail, warm=warm, config=config.runtime, inherited=dict(os.environ))
         registry = Registry()
         stack.push_async_callback(registry.close)
         prober = Prober(keeper, config.runtime.data_dir / "probes")
@@ -92,7 +103,7 @@ async def open_host(
         agents = Agents(selection, machinery, prober)
         await registry.replace([*(("cli", provider) for provider in agents.build(selection)), *(extra or [])])
         runs = await stack.enter_async_context(open_runs(config.runtime, storage, index, registry))
-        recovery = _task(stack, _recover(runs, _Leftovers(keeper, runs)), "recovery")
+        recovery = _task(stack, _recover(runs, _Leftovers(keeper, runs, warm)), "recovery")
         _task(stack, keep_sweeping(runs), "retention")
         _task(stack, prober.sweep(), "sweep probes")
         reloader = Reloader(source or ConfigSource(), config, agents, registry, runs, extra or [])
@@ -103,15 +114,23 @@ async def open_host(
 
 
 async def _recover(runs: Runs, leftovers: _Leftovers) -> None:
+    await leftovers.close_idle(await runs.index.run(records.unended))  # before a session's next turn could come
     await recover(runs, leftovers.end)
+    await leftovers.close_idle([run.record for run in runs.live.values()])
     await leftovers.end_strays()
 
 
 class _Leftovers:
     """Ends what an earlier host left of a run that nobody will go on with."""
 
-    def __init__(self, keeper: Keeper, runs: Runs) -> None:
-        self._keeper, self._runs = keeper, runs
+    def __init__(self, keeper: Keeper, runs: Runs, warm: WarmProcesses) -> None:
+        self._keeper, self._runs, self._warm = keeper, runs, warm
+
+    async def close_idle(self, going_on: Iterable[RunRecord]) -> None:
+        """Begin to close the warm processes that none of the runs *going_on* claims."""
+        directories = [self._runs.storage.run_directory(record.ulid) for record in going_on]
+        parts = [part for directory in directories if (part := read_slice(directory)) is not None]
+        self._warm.close_leftovers({part.process for part in parts})
 
     async def end_strays(self) -> None:
         """End processes of runs that are over: they carry the key of a run of ours, and no warden watches them.

@@ -6,6 +6,9 @@ the number of prompts of the session, so that a resumed run shows that it has it
 
     iop-demo-agent [--model NAME] [--resume ID | --session-id ID] < prompt
 
+With ``--input-format stream-json`` it serves a whole session (dialect ``claude_session``): each ``user`` message on stdin is
+a turn, a control request ``interrupt`` ends the turn under way, and the end of stdin, after the turn under way, the process.
+
 Sessions are small files in ``$IOP_DEMO_HOME`` (else ``~/.iop-demo-agent``). Claude's other common flags are accepted and
 change nothing. A directive in the prompt chooses what happens; the last one counts, values are URL-decoded:
 
@@ -16,6 +19,7 @@ change nothing. A directive in the prompt chooses what happens; the last one cou
               words= delay_ms=20 text=   an answer of that many words or of that text, word by word; without a
                                          directive it repeats the prompt's words, in about half a second
     think     thoughts=20 delay_ms=20    thinks first, then answers
+    ask       tool=Bash                  asks for leave first (in a session only), and answers that it was allowed or denied
     tool      cmd="echo hello"           runs a shell command as a child process, reports call and result, answers
     slow      words=120 delay_ms=500     a minute of answer
     silent    seconds=3600               says nothing for that long, then answers
@@ -52,6 +56,7 @@ SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 FLAGS = frozenset({"-p", "--print", "--verbose", "--include-partial-messages"})
 VALUE_FLAGS = frozenset({
     "--model", "--resume", "--session-id", "--output-format", "--input-format", "--permission-mode", "--settings",
+    "--permission-prompt-tool",
 })  # fmt: skip
 
 # kind: (what the synthetic message's `error` is, HTTP status, text)
@@ -74,9 +79,11 @@ class TurnOver(Exception):
 
 
 def main() -> int:
-    """Answer one prompt; the return value is the exit code."""
+    """Answer one prompt, or those of a session; the return value is the exit code."""
     try:
         options = read_options(sys.argv[1:])
+        if options.get("--input-format") == "stream-json":
+            return Conversation(options).run()
         if "--version" in options:
             os.write(1, f"{VERSION} (iop-demo-agent)\n".encode())
             return 0
@@ -161,9 +168,10 @@ class Session:
 class Turn:
     """One prompt and its answer."""
 
-    def __init__(self, options: dict[str, str], prompt: str) -> None:
+    def __init__(self, options: dict[str, str], prompt: str, conversation: Conversation | None = None) -> None:
         self.model = options.get("--model") or "demo-model"
-        self.session = Session(options)
+        self.session = Session(options) if conversation is None else conversation.session
+        self.conversation = conversation
         self.directive = Directive(prompt)
         self.prompt = prompt
         self.output_chars = 0
@@ -180,8 +188,11 @@ class Turn:
         try:
             return mode(self) or 0
         except KeyboardInterrupt:
-            self.result(subtype="error_during_execution", is_error=True, terminal_reason="aborted_streaming")
+            self.aborted()
             return 0
+
+    def aborted(self) -> None:
+        self.result(subtype="error_during_execution", is_error=True, terminal_reason="aborted_streaming")
 
     # -- frames
 
@@ -252,6 +263,69 @@ class Turn:
         self.result(text)
 
 
+class Conversation:
+    """A session's turns in one process. A thread reads stdin, so that a turn under way can be interrupted."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        import queue
+        import signal
+        import threading
+
+        self._options = options
+        self.session = Session(options)
+        self._prompts: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self.answers: queue.SimpleQueue[dict[str, object]] = queue.SimpleQueue()
+        self._guard = threading.Lock()  # an interrupt hits the turn under way, or nothing
+        self._is_answering = False
+        self._main = threading.get_ident()
+        self._interrupt = lambda: signal.pthread_kill(self._main, signal.SIGINT)
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def run(self) -> int:
+        """Answer until stdin ends."""
+        if not self.session.is_known:
+            return Turn(self._options, "", self).run()
+        while (prompt := self._prompts.get()) is not None:
+            turn = Turn(self._options, prompt, self)
+            try:
+                self._answering(True)
+                turn.run()
+                self._answering(False)
+            except KeyboardInterrupt:
+                self._answering(False)
+                turn.aborted()
+        return 0
+
+    def _answering(self, is_so: bool) -> None:
+        with self._guard:
+            self._is_answering = is_so
+
+    def _listen(self) -> None:
+        for line in sys.stdin.buffer:
+            try:
+                frame = json.loads(line)
+            except ValueError:
+                os.write(2, b"Error parsing streaming input line\n")
+                os._exit(1)
+            self._take(frame)
+        self._prompts.put(None)
+
+    def _take(self, frame: dict[str, dict[str, str]]) -> None:
+        if frame["type"] == "user":
+            self._prompts.put(str(frame["message"]["content"]).strip())
+        elif frame["type"] == "control_response":
+            self.answers.put(dict(frame["response"]))
+        elif frame["type"] == "control_request":
+            is_known = frame["request"]["subtype"] in ("initialize", "interrupt")
+            told = {"subtype": "success" if is_known else "error", "request_id": frame["request_id"]}
+            write(1, json.dumps({"type": "control_response", "response": told}).encode() + b"\n")
+            if frame["request"]["subtype"] == "interrupt":
+                with self._guard:
+                    if self._is_answering:
+                        self._is_answering = False
+                        self._interrupt()
+
+
 # How a block streams: the kind of its deltas, its own field, the field of the delta.
 STREAMED = {
     "text": ("text_delta", "text", "text"),
@@ -282,6 +356,23 @@ def think(turn: Turn) -> None:
     turn.message(
         {"type": "thinking", "thinking": thought, "signature": ""}, {"type": "text", "text": text}, delay_s=delay_s
     )
+    turn.result(text)
+
+
+def ask(turn: Turn) -> None:
+    turn.init()
+    if turn.conversation is None:
+        raise TurnOver(1, "error: only in a session somebody can be asked")
+    name, request_id = turn.directive.text("tool", "Bash"), new_uuid()
+    request = {"subtype": "can_use_tool", "tool_name": name, "input": {"command": "echo asked"}, "description": "a demo"}
+    turn.emit("control_request", request_id=request_id, request=request)
+    while True:
+        answer = turn.conversation.answers.get()
+        if answer.get("request_id") == request_id:
+            break
+    told = answer.get("response")
+    text = f"turn {len(turn.session.prompts)}: {told['behavior'] if isinstance(told, dict) else 'no answer'}"
+    turn.message({"type": "text", "text": text})
     turn.result(text)
 
 
@@ -428,7 +519,7 @@ def tear_result(turn: Turn) -> int:
 
 
 MODES: dict[str, Callable[[Turn], int | None]] = {
-    "": plain, "think": think, "tool": tool, "slow": slow, "silent": silent, "fail": fail, "flood": flood,
+    "": plain, "think": think, "ask": ask, "tool": tool, "slow": slow, "silent": silent, "fail": fail, "flood": flood,
     "stderr": stderr, "clobber": clobber, "stubborn": stubborn, "linger": linger,
 }  # fmt: skip
 DEATHS: dict[str, Callable[[Turn], int]] = {

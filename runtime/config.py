@@ -28,6 +28,10 @@ class RuntimeConfig:
     max_queued_runs: int = 0
     """How many accepted runs may wait for a slot; beyond it, and with 0 at once, a run is refused."""
     queue_timeout_s: float = 3600.0
+    max_warm_processes: int = 32
+    """How many processes of sessions stay between runs; a session whose process went is resumed by a fresh one."""
+    warm_idle_s: float = 600.0
+    """An agent that waits holds some hundred megabytes."""
     foreground_grace_s: float = 10.0
     cancel_grace_s: float = 2.0
     exit_grace_s: float = 0.5

@@ -66,6 +66,10 @@ class SessionSlot(Protocol):
         """Names the logical session within this host, for what a provider keeps in memory of it."""
 
     @property
+    def is_named(self) -> bool:
+        """A caller chose its id, so a later run may go on with it."""
+
+    @property
     def native_id(self) -> str | None:
         """What an earlier run of the session remembered; None when this is the first, or nothing was captured."""
 
@@ -78,6 +82,7 @@ class NoSession:
     """A slot for hosts without sessions: it remembers in memory."""
 
     key: str = ""
+    is_named: bool = False
     native_id: str | None = None
 
     async def remember(self, native_id: str) -> None:

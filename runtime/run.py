@@ -51,6 +51,10 @@ class SessionView:
         return self._session.key
 
     @property
+    def is_named(self) -> bool:
+        return not self._session.anonymous
+
+    @property
     def native_id(self) -> str | None:
         return self._sessions.native_id(self._session)
 

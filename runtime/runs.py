@@ -103,7 +103,7 @@ class Runs:
         parse_policy(request.policy)
         run_id = request.run_id or new_ulid().lower()
         digest = request_digest(request)
-        found = await self._find(principal, run_id)
+        found = self._find(principal, run_id)
         if found is None:
             lease = await self._lease(request)
             found = self.live.get((principal, run_id))  # the same request may have come in while we waited
@@ -114,7 +114,7 @@ class Runs:
                 try:
                     return await self._accept(claimed, after)
                 except sqlite3.IntegrityError:  # it came in and has even ended
-                    found = await self._get(principal, run_id)
+                    found = self._get(principal, run_id)
         check_same(found.record if isinstance(found, LiveRun) else found, digest)
         return await self._reader(found, after)
 
@@ -324,7 +324,7 @@ class Runs:
             CursorOutOfRange: events after it are not held, or it lies beyond the last.
         """
         await self.recovered.wait()
-        return await self._reader(await self._get(principal, run_id), after)
+        return await self._reader(self._get(principal, run_id), after)
 
     async def _reader(self, found: LiveRun | RunRecord, after: int) -> Reader:
         if isinstance(found, RunRecord):
@@ -359,7 +359,7 @@ class Runs:
             NotFound: no such run of this principal.
         """
         await self.recovered.wait()
-        found = await self._get(principal, run_id)
+        found = self._get(principal, run_id)
         if isinstance(found, RunRecord):
             return CancelReceipt(accepted=False, state=found.state)
         await asyncio.shield(found.accepted)
@@ -382,7 +382,7 @@ class Runs:
             InvalidRequest: the decision is none.
         """
         await self.recovered.wait()
-        found = await self._get(principal, run_id)
+        found = self._get(principal, run_id)
         if isinstance(found, RunRecord):
             raise NotFound(f"run {run_id!r} has ended as {found.state.value}; no request of it is open", run_id=run_id)
         return await found.desk.respond(request_id, decision, message=message)
@@ -395,7 +395,7 @@ class Runs:
     async def get(self, run_id: str, *, principal: str = LOCAL) -> RunRecord:
         """The run as it is now."""
         await self.recovered.wait()
-        found = await self._get(principal, run_id)
+        found = self._get(principal, run_id)
         return found.record if isinstance(found, LiveRun) else found
 
     def active_run_id(self, session: Session) -> str:
@@ -416,17 +416,16 @@ class Runs:
         found = await self.index.run(records.page(principal, before=before, limit=limit, active_only=active_only))
         return [live.record if (live := self.live.get((principal, r.run_id))) else r for r in found]
 
-    async def _get(self, principal: str, run_id: str) -> LiveRun | RunRecord:
-        found = await self._find(principal, run_id)
+    def _get(self, principal: str, run_id: str) -> LiveRun | RunRecord:
+        found = self._find(principal, run_id)
         if found is None:
             raise run_not_found(run_id)
         return found
 
-    async def _find(self, principal: str, run_id: str) -> LiveRun | RunRecord | None:
+    def _find(self, principal: str, run_id: str) -> LiveRun | RunRecord | None:
         if (live := self.live.get((principal, run_id))) is not None:
             return live
-        record = await self.index.run(records.find(principal, run_id))
-        return self.live.get((principal, run_id)) or record
+        return self.index.look_up(records.find(principal, run_id))
 
     # -- leave ------------------------------------------------------------------------------------------------------
 

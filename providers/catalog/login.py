@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import msgspec
@@ -22,8 +22,9 @@ class Asks(Protocol):
     """What is needed of a :class:`~providers.catalog.probes.Prober`."""
 
     async def run(
-        self, argv: tuple[str, ...], *, env: Mapping[str, str], timeout_s: float, stdin: bytes = b""
-    ) -> ProbeOutput: ...
+        self, argv: tuple[str, ...], *, env: Mapping[str, str], timeout_s: float, stdin: bytes = b"",
+        has_answered: Callable[[bytes], bool] | None = None,
+    ) -> ProbeOutput: ...  # fmt: skip
 
 
 def child_environment(profile: Profile, inherited: Mapping[str, str]) -> dict[str, str]:

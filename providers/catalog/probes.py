@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -33,6 +34,8 @@ OUTPUT_LIMIT_BYTES = 1 << 20
 AT_ONCE = 32
 STOP_GRACE_S = 0.3
 _GONE_S = 5.0
+_LOOK_S = 0.05
+_PIPE_BYTES = 60 << 10  # less than a pipe holds
 _BACKSTOP_S = 2.0  # the warden's own deadline, should this process die meanwhile
 
 
@@ -42,6 +45,8 @@ class Ended(StrEnum):
     EXITED = "exited"
     TIMED_OUT = "timed_out"
     TOO_MUCH_OUTPUT = "too_much_output"
+    ANSWERED = "answered"
+    """It had said what was wanted, and was then told to leave."""
     NOT_STARTED = "not_started"
     STOPPED = "stopped"
     """By us, or nobody can tell."""
@@ -62,6 +67,17 @@ class ProbeOutput:
         return self.ended is Ended.EXITED and self.code == 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Question:
+    """What is run, and until when."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    timeout_s: float
+    stdin: bytes
+    has_answered: Callable[[bytes], bool] | None
+
+
 class Prober:
     """Runs probes of one host; any number of calls may be under way."""
 
@@ -72,12 +88,20 @@ class Prober:
         self._since = new_ulid()
 
     async def run(
-        self, argv: tuple[str, ...], *, env: Mapping[str, str], timeout_s: float, stdin: bytes = b""
-    ) -> ProbeOutput:
-        """Ask once. When this returns, or raises because it was cancelled, no process of the probe is left."""
+        self, argv: tuple[str, ...], *, env: Mapping[str, str], timeout_s: float, stdin: bytes = b"",
+        has_answered: Callable[[bytes], bool] | None = None,
+    ) -> ProbeOutput:  # fmt: skip
+        """Ask once. When this returns, or raises because it was cancelled, no process of the probe is left.
+
+        Args:
+            stdin: all of the input; then comes its end.
+            has_answered: for a CLI that leaves at the end of its input before it has answered: the input (at most 60 KiB)
+                then stays open until this says of all the output so far that it will do.
+        """
+        question = _Question(argv=argv, env=env, timeout_s=timeout_s, stdin=stdin, has_answered=has_answered)
         async with self._slots:
             stop = asyncio.Event()
-            work = asyncio.create_task(self._run(argv, env, timeout_s, stdin, stop), name=f"probe {argv[0]}")
+            work = asyncio.create_task(self._run(question, stop), name=f"probe {argv[0]}")
             try:
                 return await asyncio.shield(work)
             except asyncio.CancelledError:
@@ -98,14 +122,14 @@ class Prober:
             await asyncio.to_thread(end_orphans, directory.name)
             await asyncio.to_thread(_remove, directory)
 
-    async def _run(
-        self, argv: Sequence[str], env: Mapping[str, str], timeout_s: float, stdin: bytes, stop: asyncio.Event
-    ) -> ProbeOutput:
+    async def _run(self, question: _Question, stop: asyncio.Event) -> ProbeOutput:
         directory = self._root / new_ulid()
         (directory / "cwd").mkdir(mode=0o700, parents=True)
+        os.chmod(directory, 0o700)
         try:
-            link = await self._spawn(directory, argv, env, timeout_s, stdin)
-            ended = await _follow(link, timeout_s, stop)
+            with _input(directory, question) as stdin_fd:
+                link = await self._spawn(directory, question, stdin_fd)
+                ended = await _follow(link, question, stop)
             return await asyncio.to_thread(_read, directory, link, ended)
         except SpawnFailed as failed:
             return ProbeOutput(ended=Ended.NOT_STARTED, detail=f"{failed.stage}: {os.strerror(failed.errno)}")
@@ -114,33 +138,50 @@ class Prober:
         finally:
             await asyncio.to_thread(_remove, directory)
 
-    async def _spawn(
-        self, directory: Path, argv: Sequence[str], env: Mapping[str, str], timeout_s: float, stdin: bytes
-    ) -> WardenLink:
-        os.chmod(directory, 0o700)
-        (directory / STDIN).write_bytes(stdin)
-        stdin_fd, stdout_fd = os.open(directory / STDIN, os.O_RDONLY | os.O_CLOEXEC), create_output(directory)
+    async def _spawn(self, directory: Path, question: _Question, stdin_fd: int) -> WardenLink:
+        stdout_fd = create_output(directory)
         try:
             return await self._keeper.spawn(
                 SpawnRequest(
-                    directory=directory, argv=tuple(argv), cwd=str(directory / "cwd"), env=env, marker=directory.name,
+                    directory=directory, argv=question.argv, cwd=str(directory / "cwd"), env=question.env,
+                    marker=directory.name,
                     stdin_fd=stdin_fd, stdout_fd=stdout_fd, output_bytes=OUTPUT_LIMIT_BYTES,
-                    deadline_boot_s=boot_time_s() + timeout_s + _BACKSTOP_S,
+                    deadline_boot_s=boot_time_s() + question.timeout_s + _BACKSTOP_S,
                 )
             )  # fmt: skip
         finally:
-            os.close(stdin_fd)
             os.close(stdout_fd)
 
 
-async def _follow(link: WardenLink, timeout_s: float, stop: asyncio.Event) -> Ended:
-    """Wait for the end of the whole tree; make one when the time is over or somebody asks for it."""
-    waits = [asyncio.create_task(link.wait_gone(timeout_s)), asyncio.create_task(stop.wait())]
+@contextmanager
+def _input(directory: Path, question: _Question) -> Iterator[int]:
+    """The input, open for reading: a file that ends, or a pipe that ends with this block."""
+    path = directory / STDIN
+    if question.has_answered is None:
+        path.write_bytes(question.stdin)
+        reading, writing = os.open(path, os.O_RDONLY | os.O_CLOEXEC), None
+    else:
+        reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        os.write(writing, question.stdin[:_PIPE_BYTES])
+        os.set_blocking(reading, True)
+    try:
+        yield reading
+    finally:
+        os.close(reading)
+        if writing is not None:
+            os.close(writing)
+
+
+async def _follow(link: WardenLink, question: _Question, stop: asyncio.Event) -> Ended:
+    """Wait for the end of the whole tree; make one when the time is over, it has answered, or somebody asks for it."""
+    gone, told = asyncio.create_task(link.wait_gone(question.timeout_s)), asyncio.create_task(stop.wait())
+    answer = asyncio.create_task(_answered(link.directory, question))
+    waits = (gone, told, answer)
     try:
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         if not link.is_over and link.exit is None:
-            ended = Ended.STOPPED if stop.is_set() else Ended.TIMED_OUT
-            await _end(link, "cancelled" if stop.is_set() else "deadline")
+            ended = Ended.STOPPED if told.done() else Ended.ANSWERED if answer.done() else Ended.TIMED_OUT
+            await _end(link, ended.value)
             return ended
         if not link.is_over:  # it has answered; what it left behind is being ended
             await link.wait_gone(_GONE_S)
@@ -151,6 +192,12 @@ async def _follow(link: WardenLink, timeout_s: float, stop: asyncio.Event) -> En
         if link.lost:
             await asyncio.to_thread(end_orphans, link.directory.name)
         await link.close()
+
+
+async def _answered(directory: Path, question: _Question) -> None:
+    """Return when enough was said; never, where the end of the process is what is waited for."""
+    while question.has_answered is None or not question.has_answered(_head(directory / STDOUT)):
+        await asyncio.sleep(_LOOK_S)
 
 
 async def _end(link: WardenLink, reason: str) -> None:

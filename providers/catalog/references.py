@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from providers.catalog.schema import Capability, CatalogFile, ProfileStanza, ProviderStanza
+from providers.cli.dialects import has_conversations
 
 Finding = tuple[tuple[str | int, ...], str]
 """The path of a value, and what is wrong with it."""
@@ -56,6 +57,13 @@ def _profile(
         yield (*path, "model"), f"{name}: model {profile.model!r} is provider {owner!r}'s, not {profile.provider!r}'s"
     if provider is not None:
         yield from _claims(path, profile, provider)
+        yield from _dialect(path, profile, profile.output_format or provider.dialect)
+
+
+def _dialect(path: tuple[str | int, ...], profile: ProfileStanza, dialect: str) -> Iterator[Finding]:
+    if has_conversations(dialect) != (profile.mode == "session"):
+        speaks = "can only be spoken in mode session" if has_conversations(dialect) else "has no conversations"
+        yield (*path, "mode"), f"profile {profile.id!r}: mode {profile.mode}, but the output format {dialect} {speaks}"
 
 
 def _claims(path: tuple[str | int, ...], profile: ProfileStanza, provider: ProviderStanza) -> Iterator[Finding]:

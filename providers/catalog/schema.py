@@ -118,6 +118,8 @@ Anything = Annotated[str, StringConstraints(strict=True)]
 Seconds = Annotated[float, Field(gt=0, le=86_400, strict=True)]
 ProbeSeconds = Annotated[float, Field(gt=0, le=PROBE_TIMEOUT_CAP_S, strict=True)]
 Step = Literal["int", "term", "hup"]
+SessionStep = Literal["interrupt", "int", "term", "hup"]
+Verb = Literal["interrupt", "queue", "steer"]
 Pattern = Annotated[Text, AfterValidator(check_pattern)]
 Arguments = Annotated[tuple[Anything, ...], AfterValidator(_check_arguments)]
 Literals = Annotated[tuple[Anything, ...], AfterValidator(_check_literal)]
@@ -238,14 +240,18 @@ class ProfileStanza(_Strict):
     """What a caller names: one provider, one of its models, and how the two are run.
 
     ``mode``: ``oneshot`` is one process a run; ``resumable`` is the same where the later runs of a session must go on with
-    its conversation. ``output_format`` is the dialect, where it is not the provider's.
+    its conversation; ``session`` is one process a session, in a dialect that can talk to it. ``output_format`` is the
+    dialect, where it is not the provider's, and ``cancel`` the steps of a cancel: ``interrupt`` asks in the dialect, the
+    others are signals. ``verbs`` are what can be done to a run beside cancelling it.
     """
 
     id: Id
     provider: Id
     model: Id
-    mode: Literal["oneshot", "resumable"] = "oneshot"
+    mode: Literal["oneshot", "resumable", "session"] = "oneshot"
     output_format: Dialect | None = None
+    cancel: Annotated[tuple[SessionStep, ...], Field(min_length=1), AfterValidator(_check_unique)] | None = None
+    verbs: Annotated[tuple[Verb, ...], AfterValidator(_check_unique)] = ()
     args: Arguments = ()
     resume_args: Arguments = ()
     capabilities: Capabilities = ()
@@ -256,6 +262,10 @@ class ProfileStanza(_Strict):
     def _is_whole(self) -> ProfileStanza:
         if self.mode == "resumable" and not self.resume_args:
             raise ValueError("mode resumable needs resume_args")
+        if self.mode != "session" and (self.verbs or "interrupt" in (self.cancel or ())):
+            raise ValueError(
+                "verbs and the cancel step interrupt need mode session: another process cannot be talked to"
+            )
         if any(SESSION_PLACEHOLDER in argument for argument in self.args):
             raise ValueError(f"{SESSION_PLACEHOLDER} is not known in args; it belongs into resume_args")
         if (Capability.WRITABLE_ROOT_CONFINEMENT in self.capabilities) != (self.confinement is not None):

@@ -18,7 +18,7 @@ from providers.catalog.steps import failed_probe, plain
 from providers.cli.command import find_binary, native_binary
 from providers.cli.environment import resolve_secrets
 from providers.cli.profile import Profile
-from providers.cli.statuses import load_status
+from providers.cli.statuses import StatusUnreadable, load_status
 from runtime.failure import Failure, FailureCode, FailureError
 from runtime.provider import CommandRequest, CommandResponse
 from runtime.redact import Redactor
@@ -74,19 +74,24 @@ class ProfileCommands:
         output = await self._prober.run(
             (binary, *self._profile.command[1:], *probe.args), env=env | secrets, timeout_s=probe.timeout_s,
             stdin="".join(f"{line}\n" for line in probe.input).encode(),
+            has_answered=lambda said: self._read(probe, said) is not None,
         )  # fmt: skip
         return self._parse(probe, output, Redactor(secrets.values()))
 
     def _parse(self, probe: StatusProbe, output: ProbeOutput, redact: Redactor) -> AgentUsageStatus:
-        """A CLI that has answered may well stay until it is stopped; one that exits badly may have answered first."""
-        if output.ended in (Ended.EXITED, Ended.TIMED_OUT):
-            try:
-                return load_status(probe.format).parse(plain(output.stdout), captured_at=self._now())
-            except FailureError:
-                if output.has_succeeded:
-                    raise
+        """A CLI that exits badly may have answered before."""
+        if output.ended is not Ended.TOO_MUCH_OUTPUT and (found := self._read(probe, output.stdout)) is not None:
+            return found
+        if output.has_succeeded:
+            raise StatusUnreadable(f"{self._provider.id} answered nothing that is a status of format {probe.format}")
         step = failed_probe(f"the status command of {self._provider.id}", output, redact, timeout_s=probe.timeout_s)
         raise StatusProbeFailed(f"{step.detail}: {step.diagnostic}" if step.diagnostic else step.detail)
+
+    def _read(self, probe: StatusProbe, said: bytes) -> AgentUsageStatus | None:
+        try:
+            return load_status(probe.format).parse(plain(said), captured_at=self._now())
+        except StatusUnreadable:
+            return None
 
     def _merged(self, status: AgentUsageStatus, *, probe: str) -> AgentUsageStatus:
         """The last readiness beside the figures; its keys win. Without one, the readiness is unknown and stays so."""

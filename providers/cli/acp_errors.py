@@ -43,7 +43,9 @@ def failure_of(error: JsonObject, *, default: FailureCode = FailureCode.PROCESS_
 def load_failure(error: JsonObject) -> Failure:
     """The failure of an error that answers the wish to go on with an earlier session."""
     failure = failure_of(error, default=FailureCode.UNKNOWN)
-    service = fields.text(fields.mapping(error, "data"), "service")  # opencode says no more than which part of it failed
+    service = fields.text(
+        fields.mapping(error, "data"), "service"
+    )  # opencode says no more than which part of it failed
     is_unknown = fields.integer(error, "code") == INVALID_PARAMS or service == "session"
     if failure.code is not FailureCode.UNKNOWN:
         return failure

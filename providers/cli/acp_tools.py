@@ -71,7 +71,8 @@ class ToolCalls:
         call.name = _vendor_name(told) or call.name or fields.text(told, "kind")
         call.title = fields.text(told, "title") or call.title
         call.asked = fields.mapping(told, "rawInput") or call.asked
-        call.output = _output(told) or call.output
+        if "content" in told or "rawOutput" in told:  # each update replaces what stood there, also by nothing
+            call.output = _output(told)
         return call
 
     def _tell(self, call_id: str, call: _Call, found: Found) -> None:

@@ -50,14 +50,14 @@ class _Content(msgspec.Struct, gc=False):
     text: str
 
 
-class _Update(msgspec.Struct, gc=False):
-    sessionUpdate: str  # noqa: N815  # the protocol's name
+class _Update(msgspec.Struct, gc=False, rename="camel"):
+    session_update: str
     content: _Content
-    messageId: str | None = None  # noqa: N815
+    message_id: str | None = None
 
 
-class _Params(msgspec.Struct, gc=False):
-    sessionId: str  # noqa: N815
+class _Params(msgspec.Struct, gc=False, rename="camel"):
+    session_id: str
     update: _Update
 
 
@@ -113,7 +113,7 @@ class AcpConversation:
         if not self.has_ended and (piece := _text_piece(line.data, self._session)) is not None:
             found = Found(line.end)
             text = storable(piece.content.text)
-            self._updates.say(CHUNKS[piece.sessionUpdate], text, storable(piece.messageId or ""), found)
+            self._updates.say(CHUNKS[piece.session_update], text, storable(piece.message_id or ""), found)
             return found
         found, told = Found(line.end), list[Told]()
         for each in messages(line.data):
@@ -169,7 +169,7 @@ class AcpConversation:
             return Reply(key=f"{request_id}.{self._asked}", data=result_answer(message.id, _CANCELLED))
         self._questions[request_id] = _Asked(id=message.id, options=_options(params))
         request = self._updates.tools.question(request_id, fields.mapping(params, "toolCall"), found)
-        return Question(request=request, offset=end, index=found.next_index)
+        return Question(request=request, offset=end, index=found.take_place())
 
     # -- what is said to the agent
 
@@ -232,8 +232,8 @@ def _text_piece(data: bytes, session: str) -> _Update | None:
     except (msgspec.MsgspecError, RecursionError):
         return None
     update = params.params.update
-    is_ours = params.method == "session/update" and params.params.sessionId == session
-    return update if is_ours and update.sessionUpdate in CHUNKS and update.content.type == "text" else None
+    is_ours = params.method == "session/update" and params.params.session_id == session
+    return update if is_ours and update.session_update in CHUNKS and update.content.type == "text" else None
 
 
 def _is_text(message: Message) -> bool:

@@ -35,7 +35,8 @@ _PROSE: tuple[tuple[FailureCode, re.Pattern[str]], ...] = tuple(
         (
             FailureCode.MODEL_UNAVAILABLE,
             r"model[_ ]not[_ ]found|issue with the selected model|no such model|unknown model"
-            r"|\bmodel\b.{0,80}\b(?:not found|does not exist|not supported)|\b404\b.{0,40}\bmodel\b",
+            r"|\bmodel\b.{0,80}\b(?:not found|does not exist|not supported)|\b404\b.{0,40}\bmodel\b"
+            r"|not_found_error.{0,20}\bmodel\b",
         ),
         (
             FailureCode.AUTH_REQUIRED,

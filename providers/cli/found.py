@@ -32,6 +32,11 @@ class Found(list[Draft | Noise]):
         self.append(Draft(EventType.ACTIVITY, "", NO_METADATA, None, None, what, self._end, self._index))
         self._index += 1
 
+    def take_place(self) -> int:
+        """The index of something that is no draft and yet has a place: a question."""
+        self._index += 1
+        return self._index - 1
+
     def noise(self, kind: str, text: str) -> None:
         """Something that is no event."""
         self.append(noise(kind, text))

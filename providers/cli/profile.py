@@ -15,7 +15,8 @@ class Profile:
 
     ``args`` are the arguments of a session's first run, ``resume_args`` of every later one, where ``{{session}}`` stands for
     the native conversation id. ``native`` says where the binary lies that an npm launcher would start.
-    With ``slash_is_command`` the CLI takes a prompt that begins with ``/`` for a command of its own.
+    With ``slash_is_command`` the CLI takes a prompt that begins with ``/`` for a command of its own. In ``mode`` ``session``
+    one process serves a whole session; ``verbs`` are what can be done to a run of it.
     """
 
     id: str
@@ -23,6 +24,8 @@ class Profile:
     model_id: str = ""
     command: tuple[str, ...]
     dialect: str
+    mode: str = "oneshot"
+    verbs: frozenset[str] = frozenset()
     native: tuple[str, ...] = ()
     slash_is_command: bool = False
     args: tuple[str, ...] = ()

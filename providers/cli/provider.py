@@ -9,32 +9,19 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
-from providers.cli.command import CannotStart, Command, build_command, prompt_text
-from providers.cli.dialect import Dialect, TurnContext
+from providers.cli.command import prompt_text
+from providers.cli.dialect import Dialect, SessionDialect, TurnContext
 from providers.cli.drivers.oneshot import OneShot
-from providers.cli.environment import SecretUnavailable, base_environment, resolve_secrets
+from providers.cli.drivers.session import SessionDriver
+from providers.cli.environment import SecretUnavailable, resolve_secrets
 from providers.cli.framing import Framing
+from providers.cli.launching import Machinery, note_launch, prepare, spawn
 from providers.cli.profile import Profile
-from providers.cli.run_files import (
-    DIAGNOSTICS,
-    LAUNCH,
-    STDERR,
-    STDOUT,
-    create_output,
-    read_note,
-    stderr_tail,
-    write_input,
-    write_launch,
-)
-from providers.cli.spawn_gate import SpawnGate
-from providers.cli.tail import Tail
+from providers.cli.run_files import DIAGNOSTICS, LAUNCH, STDERR, STDOUT, read_note, stderr_tail, write_input
 from providers.keeper.client import (
-    Keeper,
-    SpawnFailed,
-    SpawnRequest,
     WardenLink,
     clear_append_only,
     end_orphans,
@@ -42,33 +29,26 @@ from providers.keeper.client import (
     read_exit,
     read_owner,
 )
-from runtime.clock import boot_time_s
-from runtime.config import RuntimeConfig
 from runtime.events import start
-from runtime.failure import DeadlineExceeded, Failure, FailureCode, RunCancelled
+from runtime.failure import Failure, FailureCode
 from runtime.provider import CommandHandler, CommandRequest, CommandResponse, EventSink, RunContext, SessionSlot
 from runtime.redact import Redactor
 from runtime.types import Capabilities, ExecutionSpec
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machinery:
-    """What every CLI provider of a node shares."""
-
-    keeper: Keeper
-    tail: Tail
-    config: RuntimeConfig
-    inherited: Mapping[str, str]
-    gate: SpawnGate = field(default_factory=SpawnGate)
+__all__ = ["CliProvider", "Machinery"]
 
 
 class CliProvider:
-    """Runs one profile's CLI, one process per run."""
+    """Runs one profile's CLI: one process per run, or in mode ``session`` one per logical session."""
 
     def __init__(
         self, profile: Profile, dialect: Dialect, machinery: Machinery, commands: CommandHandler | None = None
     ) -> None:
         self.profile, self._dialect, self._machinery, self._commands = profile, dialect, machinery, commands
+        # the catalog admits the mode only with a dialect that has conversations
+        self._session = (
+            SessionDriver(profile, cast(SessionDialect, dialect), machinery) if profile.mode == "session" else None
+        )
 
     async def capabilities(self) -> Capabilities:
         profile = self.profile
@@ -84,6 +64,9 @@ class CliProvider:
         directory = ctx.directory
         secrets = resolve_secrets(self.profile.secrets, self._machinery.inherited)
         redact = Redactor(secrets.values())
+        if self._session is not None:
+            await self._session.execute(ctx, spec, sink, secrets, redact)
+            return
         if ctx.adopting and _was_used(directory):
             link, resumed = await self._adopt(directory), _resumed_id(directory)
         else:
@@ -107,47 +90,24 @@ class CliProvider:
         self, ctx: RunContext, spec: ExecutionSpec, secrets: Mapping[str, str], redact: Redactor
     ) -> tuple[WardenLink, str | None]:
         assert ctx.directory is not None
-        environment = base_environment(self._machinery.inherited) | dict(self.profile.env)
-        command = build_command(self.profile, native_id=ctx.session.native_id, path=environment["PATH"])
-        write_launch(
-            ctx.directory,
-            argv=command.argv,
-            cwd=spec.workspace,
-            variables=[*environment, *secrets],
-            resumed_id=command.resumed_id,
-            redact=redact,
-        )
-        await self._machinery.gate.pass_through(environment.get("HOME", ""), self.profile.login_files)
-        _check_may_begin(ctx)
-        link = await self._spawn(ctx, spec, command, environment | dict(secrets))
-        return link, command.resumed_id
-
-    async def _spawn(
-        self, ctx: RunContext, spec: ExecutionSpec, command: Command, environment: Mapping[str, str]
-    ) -> WardenLink:
-        assert ctx.directory is not None
-        config = self._machinery.config
-        stdout_fd = create_output(ctx.directory)
+        launch = prepare(self.profile, self._machinery, secrets, native_id=ctx.session.native_id, cwd=spec.workspace)
+        note_launch(ctx.directory, launch, redact)
         stdin_fd = write_input(ctx.directory, prompt_text(self.profile, spec.input))
         try:
-            return await self._machinery.keeper.spawn(
-                SpawnRequest(
-                    directory=ctx.directory, argv=command.argv, cwd=spec.workspace, env=environment, marker=ctx.directory.name,
-                    stdin_fd=stdin_fd, stdout_fd=stdout_fd, deadline_boot_s=ctx.deadline_boot_s,
-                    output_bytes=config.output_bytes, disk_watermark_bytes=config.disk_watermark_bytes,
-                )
+            link = await spawn(
+                self._machinery, launch, ctx.directory, output_bytes=self._machinery.config.output_bytes,
+                stdin_fd=stdin_fd, deadline_boot_s=ctx.deadline_boot_s,
             )  # fmt: skip
-        except SpawnFailed as failed:
-            raise _cannot_start(failed, command, spec) from failed
         finally:
             os.close(stdin_fd)
-            os.close(stdout_fd)
+        return link, launch.command.resumed_id
 
     async def terminate_session(self, session: SessionSlot) -> None:
-        """One process per run leaves nothing to release between runs; the CLI's own transcript is the CLI's."""
+        """Close the session's warm process, if it has one; the CLI's own transcript is the CLI's."""
+        await self._machinery.warm.end_session(session.key)
 
     async def close(self) -> None:
-        """Nothing is held between runs."""
+        """Nothing is held between runs but warm processes, which are the node's."""
 
     async def command(self, request: CommandRequest) -> CommandResponse:
         """Answer a query about the CLI itself; its runs do not notice."""
@@ -180,22 +140,6 @@ def _was_used(directory: Path) -> bool:
 def _resumed_id(directory: Path) -> str | None:
     found = read_note(directory, LAUNCH).get("resumed_id")
     return found if isinstance(found, str) else None
-
-
-def _check_may_begin(ctx: RunContext) -> None:
-    """Look once more, right before anything is started."""
-    if ctx.stop is not None:
-        raise RunCancelled(ctx.stop.message)
-    if ctx.deadline_boot_s is not None and ctx.deadline_boot_s <= boot_time_s():
-        raise DeadlineExceeded("the run deadline passed before the agent could start")
-
-
-def _cannot_start(failed: SpawnFailed, command: Command, spec: ExecutionSpec) -> CannotStart:
-    """One errno, two causes: the stage tells a missing workspace from a missing program."""
-    reason = os.strerror(failed.errno)
-    if failed.stage == "cwd":
-        return CannotStart(f"workspace {spec.workspace!r} cannot be entered: {reason}", stage="cwd")
-    return CannotStart(f"{command.argv[0]} could not be started ({failed.stage}): {reason}", stage=failed.stage)
 
 
 def _facts(directory: Path, redact: Redactor) -> dict[str, str]:

@@ -40,17 +40,31 @@ GONE_S = 5.0
 CLOSE_ALL_S = 8.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revision:
+    """What a process was started with: its command, directory and environment, and the secrets, which no file repeats.
+
+    Of a process that an earlier node left ``secret`` is empty, and taken for equal.
+    """
+
+    public: str
+    secret: str = ""
+
+    def fits(self, other: Revision) -> bool:
+        return self.public == other.public and (not self.secret or not other.secret or self.secret == other.secret)
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class WarmProcess:
     """One process of a session.
 
-    ``revision`` tells what it was started with; a process of another revision is not used again. ``state`` is the
-    dialect's, after the last turn; ``offset`` is where the last turn's output begins, ``printed_bytes`` where it ends.
+    A process of another ``revision`` than the session's profile has now is not used again. ``state`` is the dialect's,
+    after the last turn; ``offset`` is where the last turn's output begins, ``printed_bytes`` where it ends.
     """
 
     directory: Path
     session: str
-    revision: str
+    revision: Revision
     link: WardenLink
     state: State = field(default_factory=dict)
     offset: int = 0
@@ -82,13 +96,13 @@ class WarmProcesses:
 
     # -- for one turn
 
-    async def take(self, session: str, revision: str) -> WarmProcess | None:
+    async def take(self, session: str, revision: Revision) -> WarmProcess | None:
         """The session's idle process, now busy; None when a fresh one is to be started.
 
         What cannot be used again is closed first: two processes of one conversation would both write it down.
         """
         found = next((each for each in self.idle if each.session == session), None)
-        if found is not None and found.is_alive and found.revision == revision:
+        if found is not None and found.is_alive and found.revision.fits(revision):
             found.is_busy = True
             return found
         if found is not None:
@@ -97,13 +111,13 @@ class WarmProcesses:
             await asyncio.wait(closing)
         return None
 
-    def new_directory(self, session: str, revision: str) -> Path:
+    def new_directory(self, session: str, revision: Revision) -> Path:
         """The directory of a process to be started; :meth:`add` or :meth:`forget` it."""
         self._make_room()
         directory = self.root / new_ulid()
         self._known[directory.name] = None  # before it exists: nobody may take it for a leftover
         directory.mkdir(mode=0o700)
-        (directory / NOTE).write_bytes(msgspec.json.encode({"session": session, "revision": revision}))
+        (directory / NOTE).write_bytes(msgspec.json.encode({"session": session, "revision": revision.public}))
         return directory
 
     def add(self, process: WarmProcess) -> None:
@@ -123,7 +137,7 @@ class WarmProcesses:
         link = await self._keeper.adopt(directory)
         if link is None:
             return None
-        revision = str(read_note(directory, NOTE).get("revision", ""))
+        revision = Revision(public=str(read_note(directory, NOTE).get("revision", "")))
         process = WarmProcess(directory=directory, session=session, revision=revision, link=link)
         self.add(process)
         return process

@@ -51,7 +51,7 @@ async def test_a_cancelled_run_leaves_no_process(node: Node, client: NodeClient,
 
     assert receipt == CANCELLED
     assert types[-1] == "cancelled" and set(types[:-1]) <= {"delta"}
-    node.assert_no_agents(0.2)
+    node.assert_no_agents(1)
     details = await client.get(await _newest(client))
     assert details.run.state == "cancelled"
 
@@ -67,7 +67,7 @@ async def test_a_tree_that_ignores_signals_ends_within_the_grace_and_a_little(no
     details = (await client.get(run_id)).details
 
     assert rest[-1].type == "cancelled"
-    assert 0.9 < took < 1.0 + 1.0, "the grace is 1 s"
+    assert 0.9 < took < 3, "the grace is 1 s, and the kill a moment"
     assert (details["killed"], details["stopped"]) == ("True", "cancelled")
 
 
@@ -80,7 +80,7 @@ async def test_a_child_that_honours_the_signal_is_gone_at_once(client: NodeClien
         await follow(events)
 
     assert receipt == CANCELLED
-    assert took < 0.5
+    assert took < 1, "the grace is not waited for"
 
 
 @pytest.mark.req("RT-20", "NB-15")
@@ -225,7 +225,7 @@ async def test_a_flood_can_be_cancelled_at_once(node: Node, client: NodeClient) 
         began = asyncio.get_running_loop().time()
         receipt = await client.cancel(run_id)
         took = asyncio.get_running_loop().time() - began
-        node.assert_no_agents(0.2)
+        node.assert_no_agents(1)
         assert receipt == CANCELLED
         assert took < 4
         del events

@@ -135,6 +135,8 @@ def _npm_install(what: str, folder: Path) -> None:
 def _check_starts(cli: str) -> None:
     """An installer that left out an optional package leaves a stub behind: only a start tells."""
     package = PACKAGES[cli]
+    if not is_installed(cli):
+        raise InstallFailed(f"npm ended well, but {package.name} {package.version} is not installed")
     home = cache() / cli / "home"
     home.mkdir(exist_ok=True)
     environment = {"PATH": os.environ["PATH"], "HOME": str(home), "LANG": "C.UTF-8"}

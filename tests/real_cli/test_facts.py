@@ -14,7 +14,7 @@ from node.client import NodeClient
 from providers.cli.command import find_binary, native_binary
 from runtime.types import RunRequest
 from tests.real_cli.agents import RealAgent, node_settings, provider_of, search_path
-from tests.real_cli.closed import Closed, closed_network, destination, knock
+from tests.real_cli.closed import Closed, closed_network, knock
 from tests.real_cli.driven import Driven, until
 from tests.support.mockllm.scenario import Plan
 from tests.support.nodes import running
@@ -46,14 +46,6 @@ async def test_a_run_tries_to_reach_nobody_but_the_model(cli: str, agent: RealAg
 
     assert ending(events[-1]) == ("complete", Plan.of(prompt).answer(1 + agent.turn_offset))
     assert network.attempts() == []
-
-
-def test_a_packet_tells_whom_it_is_for() -> None:
-    header = bytes.fromhex("4500003100000000401100000affff02c0000201")
-    question = b"\x07example\x03net\0\0\1\0\1"
-
-    assert destination(header + bytes.fromhex("b9760035001d0000") + bytes(12) + question) == "192.0.2.1:53 example.net"
-    assert destination(b"\x60" + bytes(40)) == ""
 
 
 @pytest.mark.cell("native binary")

@@ -30,3 +30,8 @@ def load_dialect(name: str) -> Dialect:
     if name not in known_dialects():
         raise DialectNotFound(f"dialect {name!r} is unknown; known: {', '.join(known_dialects())}", dialect=name)
     return cast(Dialect, importlib.import_module(f"{__name__}.{name}"))
+
+
+def has_conversations(name: str) -> bool:
+    """Whether the dialect *name* is one of processes that serve a whole session."""
+    return hasattr(load_dialect(name), "opening")

@@ -26,7 +26,7 @@ import msgspec
 
 from providers.cli import json_fields as fields
 from providers.cli.codex_rpc import CodexOpening, error_answer, failure_of, request, result_answer, user_input
-from providers.cli.dialect import Line, Noise, ProcessEnd, Question, Reply, State, Told, TurnContext, process_failure
+from providers.cli.dialect import Line, ProcessEnd, Question, Reply, State, Told, TurnContext, process_failure
 from providers.cli.evidence import code_of_prose, exit_facts, recoded, was_ended_from_outside
 from providers.cli.found import Found
 from providers.cli.json_fields import JsonObject

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -25,11 +26,11 @@ from providers.cli.framing import Framing
 from providers.cli.launching import Launch, Machinery, check_may_begin, note_launch, prepare, spawn
 from providers.cli.profile import Profile
 from providers.cli.run_files import STDOUT, Slice, line_start, read_slice, write_slice
-from providers.cli.warm_processes import RECYCLE_BYTES, WarmProcess
+from providers.cli.warm_processes import RECYCLE_BYTES, Revision, WarmProcess
 from providers.keeper.client import InputRefusal, InputRefused, clear_append_only, end_orphans, read_exit
 from runtime.clock import boot_time_s
 from runtime.events import start
-from runtime.failure import FailureCode, FailureError
+from runtime.failure import Failure, FailureCode, FailureError
 from runtime.provider import EventSink, RunContext
 from runtime.redact import Redactor
 from runtime.types import ExecutionSpec
@@ -50,7 +51,7 @@ class _Asked:
     ctx: RunContext
     spec: ExecutionSpec
     launch: Launch
-    revision: str
+    revision: Revision
     redact: Redactor
 
     @property
@@ -72,12 +73,15 @@ class SessionDriver:
         """Take the turn to its terminal; the process that took it may stay for the next."""
         assert ctx.directory is not None, "a CLI run needs a directory of its own"
         part = read_slice(ctx.directory) if ctx.adopting else None
+        process: WarmProcess | None
         if part is None:
             check_may_begin(ctx)
             launch = prepare(
                 self._profile, self._machinery, secrets, native_id=ctx.session.native_id, cwd=spec.workspace
             )
-            asked = _Asked(ctx=ctx, spec=spec, launch=launch, revision=_revision(self._profile, launch), redact=redact)
+            asked = _Asked(
+                ctx=ctx, spec=spec, launch=launch, redact=redact, revision=_revision(self._profile, launch, secrets)
+            )
             process, part = await self._begin(asked)
         else:
             process = await self._adopt(ctx, spec, part)
@@ -96,7 +100,7 @@ class SessionDriver:
             framing=Framing(config.max_line_bytes, start=part.offset), tail=self._machinery.tail, redact=redact,
             link=None if process is None else process.link, cancel_steps=self._profile.cancel,
             exit_grace_s=config.exit_grace_s, run_directory=ctx.directory, part=part, conversation=conversation,
-            process=process, warm=self._warm, output_bytes=config.output_bytes, keeps_warm=_is_named(spec),
+            process=process, warm=self._warm, output_bytes=config.output_bytes, keeps_warm=ctx.session.is_named,
             keeps_raw=config.keep_raw.keeps(is_complete=True) or config.keep_raw.keeps(is_complete=False),
         )  # fmt: skip
 
@@ -121,7 +125,8 @@ class SessionDriver:
         if answer is None:
             return False
         stopped = asyncio.create_task(asked.ctx.stopped())
-        await asyncio.wait([answer, stopped], return_when=asyncio.FIRST_COMPLETED)
+        waits: list[asyncio.Future[Any]] = [answer, stopped]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
         problem = answer.exception() if answer.done() else None
         return not (isinstance(problem, InputRefused) and problem.written == 0)
@@ -199,9 +204,8 @@ class SessionDriver:
 
 def _check_is_there(directory: Path) -> None:
     if not (directory / STDOUT).exists():
-        raise FailureError.of_code(
-            FailureCode.INTERRUPTED, "interrupted: the directory of the session's process is gone"
-        )
+        message = "interrupted: the directory of the session's process is gone"
+        raise FailureError.of(Failure(code=FailureCode.INTERRUPTED, message=message))
 
 
 def _present(process: WarmProcess) -> int:
@@ -213,17 +217,16 @@ def _present(process: WarmProcess) -> int:
         os.close(fd)
 
 
-def _is_named(spec: ExecutionSpec) -> bool:
-    """Somebody may go on with the session: it was named by its caller, not made for this run."""
-    return spec.session_mode is not None
-
-
-def _revision(profile: Profile, launch: Launch) -> str:
-    """Tells whether a process would be started in the same way again; it names no value of the environment."""
+def _revision(profile: Profile, launch: Launch, secrets: Mapping[str, str]) -> Revision:
+    """Tells whether a process would be started in the same way again."""
     told = {
         "command": [launch.command.argv[0], *profile.command[1:], *profile.args, "|", *profile.resume_args],
         "cwd": launch.cwd,
-        "env": sorted(launch.environment.items()),
+        "env": sorted((name, value) for name, value in launch.environment.items() if name not in secrets),
         "dialect": profile.dialect,
     }
-    return hashlib.sha256(msgspec.json.encode(told)).hexdigest()
+    return Revision(public=_digest(told), secret=_digest(sorted(secrets.items())))
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(msgspec.json.encode(value)).hexdigest()

@@ -303,7 +303,7 @@ class TurnReading(Reading):
             answer: Answer = await self.turn.ctx.permissions.ask(question.request, show)
             self._answer(question.request.request_id, self.turn.conversation.answer(answer))
         finally:
-            self._asking.discard(asyncio.current_task())  # type: ignore[arg-type]  # a task runs this
+            self._asking.discard(asyncio.current_task())
             self.heard_from()
             self.wake.set()
 

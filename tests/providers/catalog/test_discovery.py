@@ -441,8 +441,9 @@ async def test_an_unknown_profile_is_an_error_and_asks_nothing(discover: Discove
 async def test_an_exception_inside_discovery_is_a_result() -> None:
     class Broken:
         async def run(
-            self, argv: tuple[str, ...], *, env: Mapping[str, str], timeout_s: float, stdin: bytes = b""
-        ) -> ProbeOutput:
+            self, argv: tuple[str, ...], *, env: Mapping[str, str], timeout_s: float, stdin: bytes = b"",
+            has_answered: Callable[[bytes], bool] | None = None,
+        ) -> ProbeOutput:  # fmt: skip
             raise ZeroDivisionError("canary-in-a-traceback")
 
     catalog = loaded(content(provider={**PROBED, "command": ["/bin/true"]}))

@@ -15,6 +15,10 @@ from runtime.failure import FailureCode
         ("APICallError: Monthly usage limit reached", FailureCode.QUOTA_EXHAUSTED),
         ("insufficient_quota: 429", FailureCode.QUOTA_EXHAUSTED),
         ("ProviderModelNotFoundError: model not found: no-such-model", FailureCode.MODEL_UNAVAILABLE),
+        (
+            '404 {"type":"error","error":{"type":"not_found_error","message":"model: nonesuch"}}',
+            FailureCode.MODEL_UNAVAILABLE,
+        ),
         ("unexpected status 404 Not Found: mock error 404, url: http://x/v1/models", None),
         ("Not logged in · Please run /login", FailureCode.AUTH_REQUIRED),
         ("API Error: 401 invalid x-api-key", FailureCode.AUTH_REQUIRED),
