@@ -75,6 +75,10 @@ class Journal:
         self._size += written
         return written
 
+    @property
+    def size_bytes(self) -> int:
+        return self._size
+
     def sync(self) -> None:
         """Make all that was appended survive a power cut. Blocks: call it in a thread."""
         os.fdatasync(self._fd)

@@ -79,12 +79,14 @@ class LiveRun:
         free_session: Callable[[], None],
         desk: PermissionDesk,
         make_room: Callable[[], bool] = lambda: False,
+        journal_bytes: int = 1 << 30,
     ) -> None:
         self.record, self.spec, self.directory = record, spec, directory
         self.ctx, self.feed, self.lease, self.session = ctx, feed, lease, session
         self.ticket, self._free_session, self._make_room = ticket, free_session, make_room
         self.desk = desk
         self.is_stored = False
+        self._journal_bytes = journal_bytes
         self._journal: Journal | None = None
         self.emitter: Emitter | None = None
         self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -115,6 +117,8 @@ class LiveRun:
     def _store(self, events: Sequence[RuntimeEvent]) -> None:
         assert self._journal is not None
         self._journal.append(events)
+        if self._journal.size_bytes > self._journal_bytes:  # many tiny lines: their events weigh more than they do
+            self.ctx.request_stop(Stop(reason=StopReason.OUTPUT_LIMIT))
         if self.record.state is RunState.ACCEPTED:
             self.record = replace(self.record, state=RunState.RUNNING)
         self.feed.publish(events)

@@ -187,7 +187,8 @@ class Runs:
             record=record, spec=spec, directory=self.storage.run_directory(record.ulid), ctx=ctx, feed=feed, lease=lease,
             ticket=ticket, session=session,
             free_session=lambda: self.sessions.release(record.principal, record.session_id, record.ulid),
-            make_room=self.storage.release_reserve, desk=desk,
+            make_room=self.storage.release_reserve,
+            journal_bytes=self.config.output_bytes, desk=desk,
         )  # fmt: skip
 
     async def _accept(self, run: LiveRun, after: int) -> Reader:
@@ -347,8 +348,13 @@ class Runs:
         """Do *work* in a task that this object owns: it is awaited, or cancelled, when the host closes."""
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._over)
         return task
+
+    def _over(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("%s failed", task.get_name(), exc_info=error)
 
     # -- look and cancel --------------------------------------------------------------------------------------------
 
