@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from node.config import ConfigError, load_config
 from providers.catalog.agents import load_selection
@@ -36,10 +37,13 @@ def main(argv: Sequence[str]) -> int:
     """Become the vendor's login, whose exit code is then this command's; 2 when there is none to become."""
     arguments = _parser().parse_args(argv)
     try:
-        command = login_command(arguments.profile, config=arguments.config, inherited=dict(os.environ))
+        _become(login_command(arguments.profile, config=arguments.config, inherited=dict(os.environ)))
     except (ConfigError, FailureError) as error:
         print(f"iop-node login: {error}", file=sys.stderr)  # noqa: T201
         return EXIT_USAGE
+
+
+def _become(command: LoginCommand) -> NoReturn:
     sys.stdout.flush()
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and the program would inherit that
     os.execve(command.argv[0], command.argv, command.env)

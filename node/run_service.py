@@ -20,12 +20,12 @@ from node.pb import node_pb2
 from node.runtime_bridge import EventEncoder, request_from_wire
 from runtime import journal
 from runtime.events import EventType
+from runtime.execution import SUPPRESSED
 from runtime.failure import NotFound
 from runtime.keys import new_ulid
 from runtime.provider import Describer
 from runtime.readers import Reader
 from runtime.records import RunRecord
-from runtime.runs import SUPPRESSED
 
 RUN_ID_HEADER = "iop-run-id"
 CHUNK_BYTES = 256 * 1024

@@ -36,7 +36,7 @@ OPTIONS: list[tuple[str, Any]] = [
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.ping_timeout_ms", 10_000),  # the wait for the answer; its default of a minute hides a frozen client
     ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),  # a reader of a quiet run pings; the default is five minutes
     ("grpc.max_receive_message_length", 8 << 20),  # over our own input limit, so that the refusal is ours and typed
     ("grpc.max_send_message_length", 4 << 20),
     ("grpc.max_concurrent_streams", 10_000),

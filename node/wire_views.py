@@ -230,8 +230,10 @@ def answer_from_wire(message: node_pb2.CommandResponse) -> CommandView:
 
 
 def _usage_status(message: node_pb2.UsageStatus) -> AgentUsageStatus:
+    known = message.availability in Availability._value2member_map_
     return AgentUsageStatus(
-        availability=Availability(message.availability), reason=message.reason, plan=message.plan,
+        availability=Availability(message.availability) if known else Availability.UNAVAILABLE,
+        reason=message.reason if known else f"availability {message.availability!r} is not known here", plan=message.plan,
         windows=tuple(_window(window) for window in message.windows), metadata=dict(message.metadata),
         taken_at=datetime_from_wire(message.taken_at),
     )  # fmt: skip

@@ -56,7 +56,7 @@ async def recover(runs: Runs, end_leftovers: EndLeftovers) -> None:
     await asyncio.gather(*(_caught_up(run) for run in taken_up if run not in large))
     runs.recovered.set()
     for run in large:
-        runs.in_background(_caught_up(run), name="catch up")
+        runs.tasks.start(_caught_up(run), name="catch up")
     for run in taken_up:
         run.start_grace(runs.config.foreground_grace_s, partial(runs.abandon, run))
     log.info("recovery complete", extra={"taken_up": len(taken_up)})
@@ -114,7 +114,7 @@ async def _take_up(runs: Runs, record: RunRecord, end_leftovers: EndLeftovers) -
         await end_leftovers(directory, record.ulid)
         await _interrupt(runs, run, emitter, reason, has_begun=end.last is not None)
         return None
-    runs.begin(run, emitter)
+    runs.executor.begin(run, emitter)
     return run
 
 
@@ -124,7 +124,7 @@ async def _finish_finished(runs: Runs, record: RunRecord, end: journal.JournalEn
     outcome = outcome_of(end.last.type)
     failure = None if end.last.failure is None else end.last.failure.to_failure()
     directory = runs.storage.run_directory(record.ulid)
-    runs.in_background(end_leftovers(directory, record.ulid), name="leftovers")  # nothing waits for it: the run is over
+    runs.tasks.start(end_leftovers(directory, record.ulid), name="leftovers")  # nothing waits for it: the run is over
     await runs.index.run(
         records.finish(
             record.ulid, state=outcome, ended_ns=end.last.time_ns, failure=failure, recovered=record.recovered
@@ -186,7 +186,7 @@ def _why_not(run: LiveRun, end: journal.JournalEnd, *, is_gone: bool) -> str | N
 async def _interrupt(runs: Runs, run: LiveRun, emitter: Emitter, reason: str, *, has_begun: bool) -> None:
     facts = {"spawned": "true" if has_begun else "unknown"}
     await emitter.emit([error(Failure(code=FailureCode.INTERRUPTED, message=f"interrupted: {reason}", metadata=facts))])
-    await runs.settle(run)
+    await runs.executor.settle(run)
 
 
 def _forgotten_session(record: RunRecord, spec: ExecutionSpec) -> Session:

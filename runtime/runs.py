@@ -10,24 +10,25 @@ import asyncio
 import logging
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from runtime import records, sessions
+from runtime.background import Background
 from runtime.cancellation import to_the_end
 from runtime.capacity import Capacity, Ticket
 from runtime.clock import boot_id, boot_time_s
 from runtime.config import RuntimeConfig
-from runtime.emitter import Emitter, execute
+from runtime.emitter import Emitter
 from runtime.events import NO_METADATA
+from runtime.execution import Executor, earliest
 from runtime.failure import FailureCode, FailureError, NotFound, TargetNotFound
 from runtime.feed import Feed
 from runtime.index import Index
 from runtime.keys import LOCAL, new_ulid, request_digest
 from runtime.permissions import PermissionDesk
-from runtime.provider import Answer, Describer, RunContext, Stop, StopReason
+from runtime.provider import Answer, RunContext, Stop, StopReason
 from runtime.readers import Reader, check_cursor, read_ended
 from runtime.records import RunRecord, RunState
 from runtime.registry import Lease, Registry
@@ -41,10 +42,6 @@ log = logging.getLogger(__name__)
 
 CANCEL_REPORT_S = 3.0
 """How long beyond the grace a cancel call waits to tell the outcome."""
-SUPPRESSED = "suppressed"
-"""File in a run's directory: how many events of its provider did not fit the grammar and were shown to nobody."""
-PREVIOUS_TURN_S = 5.0
-"""How long a turn waits for what is left of the one before it on its session."""
 
 
 class StorageLow(FailureError):
@@ -78,8 +75,8 @@ class Runs:
         self.live: dict[tuple[str, str], LiveRun] = {}
         self.recovered = asyncio.Event()
         self.draining = asyncio.Event()
-        self._last_turn: dict[str, asyncio.Task[None]] = {}
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self.tasks = Background()
+        self.executor = Executor(config, storage, index, self.live, self.tasks)
 
     @property
     def readers(self) -> int:
@@ -218,7 +215,7 @@ class Runs:
         self.sessions.admit(run.session)
         run.accepted.set_result(None)
         log.info("accepted", extra={"run_id": run.spec.run_id, "target": run.spec.target})
-        self.begin(run, Emitter(run.ctx, run.spec, run, sink_timeout_s=self.config.sink_timeout_s))
+        self.executor.begin(run, Emitter(run.ctx, run.spec, run, sink_timeout_s=self.config.sink_timeout_s))
 
     def _forget(self, run: LiveRun, error: BaseException) -> None:
         self.live.pop((run.record.principal, run.spec.run_id), None)
@@ -238,81 +235,6 @@ class Runs:
         return tuple(
             run.spec.run_id for run in self.live.values() if run.spec.workspace == workspace and not run.is_ending
         )
-
-    # -- execute ----------------------------------------------------------------------------------------------------
-
-    def begin(self, run: LiveRun, emitter: Emitter) -> None:
-        """Execute the accepted *run* in a task of its own; this object owns the task."""
-        run.emitter = emitter
-        previous = self._last_turn.get(run.session.key)
-        task = self.in_background(self._drive(run, emitter, previous), name=f"run {run.spec.run_id}")
-        run.task = self._last_turn[run.session.key] = task
-
-    async def _drive(self, run: LiveRun, emitter: Emitter, previous: asyncio.Task[None] | None) -> None:
-        assert run.lease is not None
-        if not run.ctx.adopting:  # an adopted run may have ended in time: recovery arms it when that is known
-            run.arm_deadline()
-        try:
-            if previous is not None:
-                await asyncio.wait([previous], timeout=PREVIOUS_TURN_S)
-            if not run.ticket.granted.is_set():
-                await self._wait_for_slot(run)
-            await execute(run.lease.provider, run.ctx, run.spec, emitter)
-        except FailureError as error:
-            log.error("run ended without a stored terminal: %s", error, extra={"run_id": run.spec.run_id})
-        finally:
-            await self.settle(run)
-
-    async def _wait_for_slot(self, run: LiveRun) -> None:
-        """Wait until a slot is free or the run is told to stop; its own time-out counts from then."""
-        waits = [asyncio.create_task(run.ticket.granted.wait()), asyncio.create_task(run.ctx.stopped())]
-        try:
-            await asyncio.wait(waits, timeout=self.config.queue_timeout_s, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
-        if not run.ticket.granted.is_set():
-            waited = f"no execution slot became free within {self.config.queue_timeout_s:g} s"
-            run.ctx.request_stop(Stop(reason=StopReason.QUEUE, message=waited))
-        elif run.spec.timeout:
-            deadline = _earliest(run.record.deadline_boot_s, boot_time_s() + run.spec.timeout.total_seconds())
-            await self.index.run(records.renew_deadline(run.record.ulid, deadline))
-            run.set_deadline(deadline)
-
-    async def settle(self, run: LiveRun) -> None:
-        """Record the outcome in the index and let go; readers have seen the terminal already."""
-        run.close()
-        try:
-            await self._record_outcome(run)
-        finally:  # what could not be recorded is found in the journal at the next start
-            if run.is_stored or not run.ended.is_set() or run.record.ended_ns is None:
-                self.live.pop((run.record.principal, run.record.run_id), None)
-            if run.task is not None and self._last_turn.get(run.session.key) is run.task:
-                del self._last_turn[run.session.key]
-
-    async def _record_outcome(self, run: LiveRun) -> None:
-        record, size_bytes = run.record, 0
-        if not run.is_stored or record.ended_ns is None:
-            return
-        try:
-            size_bytes = await asyncio.to_thread(self._tidy, run)
-        except OSError:  # a full disk, a directory removed under us: the outcome is recorded all the same
-            log.exception("run could not be tidied", extra={"run_id": run.spec.run_id})
-        outcome = records.finish(
-            record.ulid, state=record.state, ended_ns=record.ended_ns, failure=record.failure,
-            recovered=record.recovered, size_bytes=size_bytes,
-        )  # fmt: skip
-        await self.index.run(outcome)
-        log.info("ended", extra={"run_id": run.spec.run_id, "state": record.state.value})
-
-    def _tidy(self, run: LiveRun) -> int:
-        """Drop the raw output where it is not kept, and answer how many bytes the run left. Blocks."""
-        is_kept = self.config.keep_raw.keeps(is_complete=run.record.state is RunState.COMPLETE)
-        if run.lease is not None and isinstance(run.lease.provider, Describer) and not is_kept:
-            self.storage.remove_files(run.directory, run.lease.provider.artifacts(run.directory).values())
-        if run.emitter is not None and run.emitter.suppressed:
-            (run.directory / SUPPRESSED).write_text(str(run.emitter.suppressed), encoding="ascii")
-        return self.storage.size_bytes(run.directory)
 
     # -- follow -----------------------------------------------------------------------------------------------------
 
@@ -342,19 +264,7 @@ class Runs:
 
     def abandon(self, run: LiveRun) -> None:
         """Nobody has read a foreground run for the whole grace: cancel it."""
-        self.in_background(run.cancel(f"no reader for {self.config.foreground_grace_s:g} s"), name="abandon")
-
-    def in_background(self, work: Coroutine[Any, Any, Any], *, name: str) -> asyncio.Task[Any]:
-        """Do *work* in a task that this object owns: it is awaited, or cancelled, when the host closes."""
-        task = asyncio.create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._over)
-        return task
-
-    def _over(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("%s failed", task.get_name(), exc_info=error)
+        self.tasks.start(run.cancel(f"no reader for {self.config.foreground_grace_s:g} s"), name="abandon")
 
     # -- look and cancel --------------------------------------------------------------------------------------------
 
@@ -456,7 +366,7 @@ class Runs:
 
     def reconfigure(self, config: RuntimeConfig) -> None:
         """Use *config* for runs accepted from now on."""
-        self.config = config
+        self.config = self.executor.config = config
         self.capacity.limit, self.capacity.queue_limit = config.max_concurrent_runs, config.max_queued_runs
 
     async def close(self, *, grace_s: float = 5.0) -> None:
@@ -470,10 +380,7 @@ class Runs:
         tasks = {run.task for run in staying if run.task is not None}
         if tasks:
             await asyncio.wait(tasks, timeout=grace_s)
-        for task in tuple(self._tasks):
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(tuple(self._tasks), timeout=grace_s)
+        await self.tasks.end(within_s=grace_s)
 
 
 @asynccontextmanager
@@ -511,8 +418,4 @@ def _deadline(request: RunRequest, outer_s: float | None, *, begins_now: bool) -
     now = boot_time_s()
     own = now + request.timeout.total_seconds() if request.timeout and begins_now else None
     outer = now + outer_s if outer_s is not None and not request.background else None
-    return _earliest(own, outer)
-
-
-def _earliest(*moments: float | None) -> float | None:
-    return min((moment for moment in moments if moment is not None), default=None)
+    return earliest(own, outer)

@@ -1,0 +1,121 @@
+"""The execution of accepted runs: wait for a slot, drive the provider, record the outcome, let go.
+
+One task per run, owned here. What a run holds (slot, session, provider, journal) is given back on every path.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from runtime import records
+from runtime.background import Background
+from runtime.clock import boot_time_s
+from runtime.config import RuntimeConfig
+from runtime.emitter import Emitter, execute
+from runtime.failure import FailureError
+from runtime.index import Index
+from runtime.provider import Describer, Stop, StopReason
+from runtime.records import RunState
+from runtime.run import LiveRun
+from runtime.storage import Storage
+
+log = logging.getLogger(__name__)
+
+SUPPRESSED = "suppressed"
+"""File in a run's directory: how many events of its provider did not fit the grammar and were shown to nobody."""
+PREVIOUS_TURN_S = 5.0
+"""How long a turn waits for what is left of the one before it on its session."""
+
+
+class Executor:
+    """Executes runs. *live* is the table of all runs between acceptance and recorded outcome; runs leave it here."""
+
+    def __init__(
+        self,
+        config: RuntimeConfig,
+        storage: Storage,
+        index: Index,
+        live: dict[tuple[str, str], LiveRun],
+        tasks: Background,
+    ) -> None:
+        self.config, self._storage, self._index, self._live, self._tasks = config, storage, index, live, tasks
+        self._last_turn: dict[str, asyncio.Task[None]] = {}
+
+    def begin(self, run: LiveRun, emitter: Emitter) -> None:
+        """Execute the accepted *run* in a task of its own; this object owns the task."""
+        run.emitter = emitter
+        previous = self._last_turn.get(run.session.key)
+        task = self._tasks.start(self._drive(run, emitter, previous), name=f"run {run.spec.run_id}")
+        run.task = self._last_turn[run.session.key] = task
+
+    async def _drive(self, run: LiveRun, emitter: Emitter, previous: asyncio.Task[None] | None) -> None:
+        assert run.lease is not None
+        if not run.ctx.adopting:  # an adopted run may have ended in time: recovery arms it when that is known
+            run.arm_deadline()
+        try:
+            if previous is not None:
+                await asyncio.wait([previous], timeout=PREVIOUS_TURN_S)
+            if not run.ticket.granted.is_set():
+                await self._wait_for_slot(run)
+            await execute(run.lease.provider, run.ctx, run.spec, emitter)
+        except FailureError as error:
+            log.error("run ended without a stored terminal: %s", error, extra={"run_id": run.spec.run_id})
+        finally:
+            await self.settle(run)
+
+    async def _wait_for_slot(self, run: LiveRun) -> None:
+        """Wait until a slot is free or the run is told to stop; its own time-out counts from then."""
+        waits = [asyncio.create_task(run.ticket.granted.wait()), asyncio.create_task(run.ctx.stopped())]
+        try:
+            await asyncio.wait(waits, timeout=self.config.queue_timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        if not run.ticket.granted.is_set():
+            waited = f"no execution slot became free within {self.config.queue_timeout_s:g} s"
+            run.ctx.request_stop(Stop(reason=StopReason.QUEUE, message=waited))
+        elif run.spec.timeout:
+            deadline = earliest(run.record.deadline_boot_s, boot_time_s() + run.spec.timeout.total_seconds())
+            await self._index.run(records.renew_deadline(run.record.ulid, deadline))
+            run.set_deadline(deadline)
+
+    async def settle(self, run: LiveRun) -> None:
+        """Record the outcome in the index and let go; readers have seen the terminal already."""
+        run.close()
+        try:
+            await self._record_outcome(run)
+        finally:  # what could not be recorded is found in the journal at the next start
+            if run.is_stored or not run.ended.is_set() or run.record.ended_ns is None:
+                self._live.pop((run.record.principal, run.record.run_id), None)
+            if run.task is not None and self._last_turn.get(run.session.key) is run.task:
+                del self._last_turn[run.session.key]
+
+    async def _record_outcome(self, run: LiveRun) -> None:
+        record, size_bytes = run.record, 0
+        if not run.is_stored or record.ended_ns is None:
+            return
+        try:
+            size_bytes = await asyncio.to_thread(self._tidy, run)
+        except OSError:  # a full disk, a directory removed under us: the outcome is recorded all the same
+            log.exception("run could not be tidied", extra={"run_id": run.spec.run_id})
+        outcome = records.finish(
+            record.ulid, state=record.state, ended_ns=record.ended_ns, failure=record.failure,
+            recovered=record.recovered, size_bytes=size_bytes,
+        )  # fmt: skip
+        await self._index.run(outcome)
+        log.info("ended", extra={"run_id": run.spec.run_id, "state": record.state.value})
+
+    def _tidy(self, run: LiveRun) -> int:
+        """Drop the raw output where it is not kept, and answer how many bytes the run left. Blocks."""
+        is_kept = self.config.keep_raw.keeps(is_complete=run.record.state is RunState.COMPLETE)
+        if run.lease is not None and isinstance(run.lease.provider, Describer) and not is_kept:
+            self._storage.remove_files(run.directory, run.lease.provider.artifacts(run.directory).values())
+        if run.emitter is not None and run.emitter.suppressed:
+            (run.directory / SUPPRESSED).write_text(str(run.emitter.suppressed), encoding="ascii")
+        return self._storage.size_bytes(run.directory)
+
+
+def earliest(*moments: float | None) -> float | None:
+    """The first of *moments* that is one; None when none is."""
+    return min((moment for moment in moments if moment is not None), default=None)
