@@ -46,6 +46,11 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # spares the start-up the import
+    import queue
+    from typing import Any
+
 VERSION = "1.0.0"
 WORDS = ("alpha", "bravo", "charlie", "delta", "echo", "foxtrot", "golf", "hotel", "india", "juliet", "kilo", "lima")
 REPEATED_BYTES = 16 * 1024 * 1024  # a larger flood is not told whole: that is one line of the same size, twice
@@ -133,7 +138,7 @@ class Directive:
             raise TurnOver(1, f"error: {key}={self._values[key]} is not a number") from None
 
 
-class Session:
+class Prompts:
     """The prompts of one conversation, in a file that is replaced whole."""
 
     def __init__(self, options: dict[str, str]) -> None:
@@ -170,7 +175,7 @@ class Turn:
 
     def __init__(self, options: dict[str, str], prompt: str, conversation: Conversation | None = None) -> None:
         self.model = options.get("--model") or "demo-model"
-        self.session = Session(options) if conversation is None else conversation.session
+        self.session = Prompts(options) if conversation is None else conversation.session
         self.conversation = conversation
         self.directive = Directive(prompt)
         self.prompt = prompt
@@ -208,7 +213,9 @@ class Turn:
         self.emit("stream_event", event={"type": kind, **members}, parent_tool_use_id=None)
 
     def result(self, text: str | None = None, **members: object) -> None:
-        """The last frame."""
+        """The last frame, unless an interrupt was faster."""
+        if self.conversation is not None and "terminal_reason" not in members:
+            self.conversation.claim_end()
         usage = {"input_tokens": len(self.prompt) // 4 + 1, "output_tokens": self.output_chars // 4}
         told = {} if text is None else {"result": text}
         defaults = {"subtype": "success", "is_error": False, "num_turns": 1, "stop_reason": "end_turn"}
@@ -268,17 +275,15 @@ class Conversation:
 
     def __init__(self, options: dict[str, str]) -> None:
         import queue
-        import signal
         import threading
 
         self._options = options
-        self.session = Session(options)
+        self.session = Prompts(options)
         self._prompts: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self.answers: queue.SimpleQueue[dict[str, object]] = queue.SimpleQueue()
+        self.answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._guard = threading.Lock()  # an interrupt hits the turn under way, or nothing
         self._is_answering = False
         self._main = threading.get_ident()
-        self._interrupt = lambda: signal.pthread_kill(self._main, signal.SIGINT)
         threading.Thread(target=self._listen, daemon=True).start()
 
     def run(self) -> int:
@@ -286,19 +291,26 @@ class Conversation:
         if not self.session.is_known:
             return Turn(self._options, "", self).run()
         while (prompt := self._prompts.get()) is not None:
-            turn = Turn(self._options, prompt, self)
-            try:
-                self._answering(True)
-                turn.run()
-                self._answering(False)
-            except KeyboardInterrupt:
-                self._answering(False)
-                turn.aborted()
+            self._answering(True)
+            if (code := Turn(self._options, prompt, self).run()) != 0:
+                return code
+            self._answering(False)
         return 0
 
-    def _answering(self, is_so: bool) -> None:
+    def claim_end(self) -> None:
+        """From here on the turn ends as its own; where an interrupt has hit it already, that is awaited."""
+        if not self._answering(False):
+            time.sleep(60)
+
+    def _answering(self, is_so: bool) -> bool:
         with self._guard:
-            self._is_answering = is_so
+            before, self._is_answering = self._is_answering, is_so
+        return before
+
+    def _interrupt(self) -> None:
+        import signal
+
+        signal.pthread_kill(self._main, signal.SIGINT)
 
     def _listen(self) -> None:
         for line in sys.stdin.buffer:
@@ -310,7 +322,7 @@ class Conversation:
             self._take(frame)
         self._prompts.put(None)
 
-    def _take(self, frame: dict[str, dict[str, str]]) -> None:
+    def _take(self, frame: dict[str, Any]) -> None:
         if frame["type"] == "user":
             self._prompts.put(str(frame["message"]["content"]).strip())
         elif frame["type"] == "control_response":
@@ -319,11 +331,8 @@ class Conversation:
             is_known = frame["request"]["subtype"] in ("initialize", "interrupt")
             told = {"subtype": "success" if is_known else "error", "request_id": frame["request_id"]}
             write(1, json.dumps({"type": "control_response", "response": told}).encode() + b"\n")
-            if frame["request"]["subtype"] == "interrupt":
-                with self._guard:
-                    if self._is_answering:
-                        self._is_answering = False
-                        self._interrupt()
+            if frame["request"]["subtype"] == "interrupt" and self._answering(False):
+                self._interrupt()
 
 
 # How a block streams: the kind of its deltas, its own field, the field of the delta.
@@ -377,22 +386,34 @@ def ask(turn: Turn) -> None:
 
 
 def tool(turn: Turn) -> None:
-    import subprocess
-
     turn.init()
     command, call_id = turn.directive.text("cmd", "echo hello"), f"toolu_{new_uuid()}"
     turn.message({"type": "tool_use", "id": call_id, "name": "Bash", "input": {"command": command}})
-    done = subprocess.run(
+    output, code = shell(command)
+    block = {"type": "tool_result", "tool_use_id": call_id, "content": output, "is_error": code != 0}
+    turn.emit("user", message={"role": "user", "content": [block]}, parent_tool_use_id=None)
+    turn.answer()
+
+
+def shell(command: str) -> tuple[str, int]:
+    """What *command* printed, and its exit code; an interrupt ends its process group, as Claude's does."""
+    import signal
+    import subprocess
+
+    child = subprocess.Popen(
         ["/bin/sh", "-c", command],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        check=False,
+        start_new_session=True,
     )
-    output = done.stdout.decode(errors="replace").rstrip("\n")
-    block = {"type": "tool_result", "tool_use_id": call_id, "content": output, "is_error": done.returncode != 0}
-    turn.emit("user", message={"role": "user", "content": [block]}, parent_tool_use_id=None)
-    turn.answer()
+    try:
+        printed, _ = child.communicate()
+    except KeyboardInterrupt:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+        raise
+    return printed.decode(errors="replace").rstrip("\n"), child.returncode
 
 
 def slow(turn: Turn) -> None:

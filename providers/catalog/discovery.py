@@ -14,12 +14,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TypeVar
 
+from providers.catalog.advice import next_step
 from providers.catalog.confinement import is_supported
 from providers.catalog.login import Asks, child_environment, login_step
 from providers.catalog.probes import ProbeOutput
 from providers.catalog.readiness import Readiness, ReadinessResult, ReadinessSnapshot
-from providers.catalog.schema import Capability, CatalogFile, ModelProbe, ProfileStanza, ProviderStanza
+from providers.catalog.schema import CatalogFile, ModelProbe, ProfileStanza, ProviderStanza
 from providers.catalog.steps import Step, model_step, version_step
+from providers.catalog.values import Capability
 from providers.cli.command import CannotStart, find_binary, native_binary
 from providers.cli.environment import SecretUnavailable, resolve_secrets
 from providers.cli.profile import Profile
@@ -198,7 +200,7 @@ class Discovery:
             taken_at=self._stamp(), catalog_hash=self.snapshot.catalog_hash, version=found.version.value,
             detail=failed.detail if failed else "", diagnostic=failed.diagnostic if failed else "",
             notices=(*notices, *lost), capabilities=capabilities,
-            next_step="" if failed is None else _next_step(readiness, subject.provider, stanza),
+            next_step="" if failed is None else next_step(readiness, subject.provider, stanza),
         )  # fmt: skip
 
     def _model(self, subject: _Subject, stanza: ProfileStanza, found: _Found) -> Step:
@@ -236,25 +238,3 @@ async def _together(
 
 async def _awaited(work: Awaitable[T]) -> T:
     return await work
-
-
-def _next_step(readiness: Readiness, provider: ProviderStanza, stanza: ProfileStanza) -> str:
-    """The command to type next."""
-    command = provider.command[0]
-    if readiness is Readiness.MISSING_BINARY:
-        return provider.install or f"install {command}, or put its directory on the node's PATH"
-    if readiness is Readiness.UNAUTHENTICATED:
-        return _how_to_log_in(provider, stanza)
-    if readiness is Readiness.UNSUPPORTED_MODEL and provider.models is not None:
-        return " ".join((command, *provider.models.args))
-    probe = provider.version.args if provider.version is not None else ("--version",)
-    return " ".join((command, *probe))
-
-
-def _how_to_log_in(provider: ProviderStanza, stanza: ProfileStanza) -> str:
-    if provider.login is not None:
-        return f"iop-node login {stanza.id}"
-    secrets = provider.auth.secrets if provider.auth is not None else ()
-    if secrets:
-        return f"name a source for {' or '.join(secrets)} in node.yaml, under profiles.{stanza.id}.secrets"
-    return f"log in with {provider.command[0]} as the node's user"

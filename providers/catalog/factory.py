@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from providers.catalog.loader import CatalogInvalid
-from providers.catalog.schema import MODEL_PLACEHOLDER, CatalogFile
+from providers.catalog.schema import CatalogFile, OpeningStanza
+from providers.catalog.values import MODEL_PLACEHOLDER
 from providers.cli.dialects import load_dialect
 from providers.cli.environment import SecretSource
 from providers.cli.profile import Profile
@@ -45,6 +46,7 @@ def build_profile(catalog: CatalogFile, profile_id: str, settings: ProfileSettin
         args=_fill(stanza.args, model.target), resume_args=_fill(stanza.resume_args, model.target),
         env={**provider.env, **settings.env}, secrets=settings.secrets,
         cancel=stanza.cancel or provider.cancel, mode=stanza.mode, verbs=frozenset(stanza.verbs),
+        opening=_filled_opening(stanza.opening, model.target),
         policy_keys=frozenset(provider.policy),
         permissions=settings.permissions, login_files=tuple(map(str, provider.login_files)),
         max_concurrency=stanza.max_concurrency if settings.max_concurrency is None else settings.max_concurrency,
@@ -73,6 +75,11 @@ def build_providers(
         CliProvider(profile, load_dialect(profile.dialect), machinery, commands.get(profile.id))
         for profile in profiles.values()
     ]
+
+
+def _filled_opening(stanza: OpeningStanza | None, model: str) -> dict[str, str]:
+    told = {} if stanza is None else stanza.model_dump(exclude_none=True)
+    return dict(zip(told, _fill(tuple(told.values()), model), strict=True))
 
 
 def _fill(arguments: tuple[str, ...], model: str) -> tuple[str, ...]:

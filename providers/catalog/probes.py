@@ -196,8 +196,21 @@ async def _follow(link: WardenLink, question: _Question, stop: asyncio.Event) ->
 
 async def _answered(directory: Path, question: _Question) -> None:
     """Return when enough was said; never, where the end of the process is what is waited for."""
-    while question.has_answered is None or not question.has_answered(_head(directory / STDOUT)):
+    seen = 0
+    while True:
         await asyncio.sleep(_LOOK_S)
+        if question.has_answered is None or (size := _size(directory / STDOUT)) == seen:
+            continue
+        seen = size
+        if question.has_answered(_head(directory / STDOUT)):
+            return
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 async def _end(link: WardenLink, reason: str) -> None:

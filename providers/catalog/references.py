@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from providers.catalog.schema import Capability, CatalogFile, ProfileStanza, ProviderStanza
+from providers.catalog.schema import CatalogFile, ProfileStanza, ProviderStanza
+from providers.catalog.values import Capability
 from providers.cli.dialects import has_conversations
 
 Finding = tuple[tuple[str | int, ...], str]

@@ -7,130 +7,39 @@ any other list of providers or models.
 
 from __future__ import annotations
 
-import os
-import re
-from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-from providers.catalog.patterns import check_pattern
-from providers.cli.dialects import known_dialects
-from providers.cli.environment import is_secret_name
+from providers.catalog.values import (
+    SESSION_PLACEHOLDER,
+    Anything,
+    Arguments,
+    Capabilities,
+    Capability,
+    Command,
+    Confinement,
+    Dialect,
+    FormatVersion,
+    HomeFile,
+    Id,
+    Literals,
+    Pattern,
+    ProbeSeconds,
+    Seconds,
+    SessionStep,
+    Step,
+    Text,
+    Variable,
+    Verb,
+    Version,
+    check_arguments,
+    check_environment,
+    check_not_empty,
+    check_unique,
+    one_of,
+)
 from providers.cli.statuses import known_statuses
-
-MODEL_PLACEHOLDER, SESSION_PLACEHOLDER = "{{model}}", "{{session}}"
-PROBE_TIMEOUT_CAP_S = 60.0
-_PLACEHOLDERS = (MODEL_PLACEHOLDER, SESSION_PLACEHOLDER)
-_ANY_PLACEHOLDER = re.compile(r"\{\{.*?\}\}")
-_SECRET_FLAG = re.compile(r"--?([A-Za-z][A-Za-z0-9-]*)(?:=(.*))?", re.DOTALL)
-
-
-class Capability(StrEnum):
-    """What a profile may do; a closed set. A profile has only what its provider supports too."""
-
-    UNATTENDED = "unattended"
-    """Runs without anybody to ask."""
-    APPROVAL_BYPASS = "approval_bypass"
-    """Does not ask for permission; whoever lets it run confines it."""
-    WRITABLE_ROOT_CONFINEMENT = "writable_root_confinement"
-    """Its process can be kept from writing outside of given directories; the profile names by what (``confinement``)."""
-    RESUME = "resume"
-    """Goes on with an earlier conversation."""
-    QUOTA = "quota"
-    """Tells how much of the account's allowance is used."""
-
-
-def _check_arguments(arguments: tuple[str, ...]) -> tuple[str, ...]:
-    """Placeholders somebody fills, and no credential after a flag that takes one."""
-    for argument, following in zip(arguments, (*arguments[1:], ""), strict=False):
-        for found in _ANY_PLACEHOLDER.findall(argument):
-            if found not in _PLACEHOLDERS:
-                raise ValueError(f"placeholder {found!r} is unknown; known: {', '.join(_PLACEHOLDERS)}")
-        flag = _SECRET_FLAG.fullmatch(argument)
-        if flag and is_secret_name(flag[1].replace("-", "_")):
-            value = flag[2] if flag[2] is not None else "" if following.startswith("-") else following
-            if value:
-                raise ValueError(f"{argument.partition('=')[0]} brings a credential; name its source in node.yaml")
-    return arguments
-
-
-def _check_literal(arguments: tuple[str, ...]) -> tuple[str, ...]:
-    """The arguments of a probe: nothing in them is filled."""
-    for argument in _check_arguments(arguments):
-        if found := _ANY_PLACEHOLDER.search(argument):
-            raise ValueError(f"placeholder {found[0]!r} is not filled in a probe")
-    return arguments
-
-
-def _check_not_empty(values: tuple[str, ...]) -> tuple[str, ...]:
-    if not values:
-        raise ValueError("is empty; at least one is needed")
-    return values
-
-
-def _check_command(command: tuple[str, ...]) -> tuple[str, ...]:
-    program = _check_not_empty(command)[0]
-    if os.sep in program and not os.path.isabs(program):
-        raise ValueError(f"{program!r} is relative to nowhere; give a name to be found on PATH, or an absolute path")
-    return command
-
-
-def _as_list(command: object) -> object:
-    """One word is a command too; a line of words would need a shell, and none is ever used."""
-    if isinstance(command, str):
-        if any(character.isspace() for character in command):
-            raise ValueError("a command of several words is written as a list: [program, argument]")
-        return (command,)
-    return command
-
-
-def _check_environment(env: dict[str, str]) -> dict[str, str]:
-    for name in env:
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            raise ValueError(f"{name!r} is no name of a variable")
-        if is_secret_name(name):
-            raise ValueError(f"{name} looks like a secret; name a source for it in node.yaml (profiles.<id>.secrets)")
-    return env
-
-
-def _check_unique(values: tuple[str, ...]) -> tuple[str, ...]:
-    if repeated := sorted({value for value in values if values.count(value) > 1}):
-        raise ValueError(f"{str(repeated[0])!r} stands there twice")
-    return values
-
-
-def _check_format(version: int) -> int:
-    if version != 1:
-        raise ValueError(f"version {version} is not supported; this build reads version 1")
-    return version
-
-
-def _one_of(kind: str, known: list[str], name: str) -> str:
-    if name not in known:
-        raise ValueError(f"{kind} {name!r} is unknown; known: {', '.join(known)}")
-    return name
-
-
-Id = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$", strict=True)]
-Text = Annotated[str, StringConstraints(strict=True, min_length=1)]
-Anything = Annotated[str, StringConstraints(strict=True)]
-Seconds = Annotated[float, Field(gt=0, le=86_400, strict=True)]
-ProbeSeconds = Annotated[float, Field(gt=0, le=PROBE_TIMEOUT_CAP_S, strict=True)]
-Step = Literal["int", "term", "hup"]
-SessionStep = Literal["interrupt", "int", "term", "hup"]
-Verb = Literal["interrupt", "queue", "steer"]
-Pattern = Annotated[Text, AfterValidator(check_pattern)]
-Arguments = Annotated[tuple[Anything, ...], AfterValidator(_check_arguments)]
-Literals = Annotated[tuple[Anything, ...], AfterValidator(_check_literal)]
-Command = Annotated[tuple[Text, ...], AfterValidator(_check_command), BeforeValidator(_as_list)]
-Version = Annotated[str, StringConstraints(pattern=r"^\d{1,9}(\.\d{1,9}){1,3}$", strict=True)]
-Variable = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", strict=True)]
-HomeFile = Annotated[str, StringConstraints(pattern=r"^(?!/)(?!.*\.\.)[^\0]+$", strict=True)]
-Capabilities = Annotated[tuple[Capability, ...], AfterValidator(_check_unique)]
-Dialect = Annotated[Text, AfterValidator(lambda name: _one_of("output format", known_dialects(), name))]
-FormatVersion = Annotated[int, Field(strict=True), AfterValidator(_check_format)]
-Confinement = Literal["bwrap", "landlock", "own"]
 
 
 class _Strict(BaseModel):
@@ -139,7 +48,7 @@ class _Strict(BaseModel):
 
 class _Probe(_Strict):
     args: Literals
-    timeout_s: ProbeSeconds = 10.0
+    timeout_s: ProbeSeconds = 15.0
 
 
 class VersionProbe(_Probe):
@@ -163,7 +72,7 @@ class AuthProbe(_Strict):
     unauthenticated: Pattern | None = None
     files: tuple[HomeFile, ...] = ()
     secrets: tuple[Variable, ...] = ()
-    timeout_s: ProbeSeconds = 10.0
+    timeout_s: ProbeSeconds = 15.0
 
     @model_validator(mode="after")
     def _decides(self) -> AuthProbe:
@@ -193,7 +102,7 @@ class ModelProbe(_Probe):
 class StatusProbe(_Probe):
     """Asks the CLI for its usage and quota: ``input`` lines go to its stdin, ``format`` reads the answer."""
 
-    format: Annotated[Text, AfterValidator(lambda name: _one_of("status format", known_statuses(), name))]
+    format: Annotated[Text, AfterValidator(lambda name: one_of("status format", known_statuses(), name))]
     input: tuple[Text, ...] = ()
 
 
@@ -212,9 +121,9 @@ class ProviderStanza(_Strict):
     dialect: Dialect
     native: tuple[Text, ...] = ()
     slash_is_command: Annotated[bool, Field(strict=True)] = False
-    env: Annotated[dict[str, Anything], AfterValidator(_check_environment)] = {}
-    cancel: Annotated[tuple[Step, ...], AfterValidator(_check_not_empty)] = ("term",)
-    policy: Annotated[tuple[Text, ...], AfterValidator(_check_unique)] = ()
+    env: Annotated[dict[str, Anything], AfterValidator(check_environment)] = {}
+    cancel: Annotated[tuple[Step, ...], AfterValidator(check_not_empty)] = ("term",)
+    policy: Annotated[tuple[Text, ...], AfterValidator(check_unique)] = ()
     silence_timeout_s: Seconds | None = None
     capabilities: Capabilities = ()
     inner_sandbox: Literal["own", "none"] = "none"
@@ -236,13 +145,25 @@ class ModelStanza(_Strict):
     target: Annotated[str, StringConstraints(pattern=r"^\S(.*\S)?$", strict=True)]
 
 
+class OpeningStanza(_Strict):
+    """What a fresh process is told in words, where the CLI has no arguments for it (dialect ``acp``).
+
+    ``authenticate`` is one of the agent's own methods of logging in, ``model`` and ``mode`` its names of them.
+    """
+
+    authenticate: Text | None = None
+    model: Annotated[Text, AfterValidator(lambda value: check_arguments((value,))[0])] | None = None
+    mode: Text | None = None
+
+
 class ProfileStanza(_Strict):
     """What a caller names: one provider, one of its models, and how the two are run.
 
     ``mode``: ``oneshot`` is one process a run; ``resumable`` is the same where the later runs of a session must go on with
     its conversation; ``session`` is one process a session, in a dialect that can talk to it. ``output_format`` is the
     dialect, where it is not the provider's, and ``cancel`` the steps of a cancel: ``interrupt`` asks in the dialect, the
-    others are signals. ``verbs`` are what can be done to a run beside cancelling it.
+    others are signals. ``verbs`` are what can be done to a run beside cancelling it, ``opening`` what a fresh process of
+    a session is told before its first turn.
     """
 
     id: Id
@@ -250,8 +171,9 @@ class ProfileStanza(_Strict):
     model: Id
     mode: Literal["oneshot", "resumable", "session"] = "oneshot"
     output_format: Dialect | None = None
-    cancel: Annotated[tuple[SessionStep, ...], Field(min_length=1), AfterValidator(_check_unique)] | None = None
-    verbs: Annotated[tuple[Verb, ...], AfterValidator(_check_unique)] = ()
+    cancel: Annotated[tuple[SessionStep, ...], Field(min_length=1), AfterValidator(check_unique)] | None = None
+    verbs: Annotated[tuple[Verb, ...], AfterValidator(check_unique)] = ()
+    opening: OpeningStanza | None = None
     args: Arguments = ()
     resume_args: Arguments = ()
     capabilities: Capabilities = ()

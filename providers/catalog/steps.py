@@ -14,12 +14,13 @@ from providers.catalog.probes import Ended, ProbeOutput
 from providers.catalog.readiness import DIAGNOSTIC_LIMIT, Readiness
 from providers.catalog.schema import ModelProbe, VersionProbe
 from providers.cli.terminal_text import without_sequences
-from runtime.redact import Redactor, clip
+from runtime.redact import MASK, Redactor, clip
 
 # linear: digits and dots alternate, so nothing can be split in two ways
 _VERSION = re.compile(r"(?<![\d.])\d{1,9}(?:\.\d{1,9}){1,3}")
 _BULLET = re.compile(r"^[ \t]{0,8}[-*•▪◦→❯✓●○+] {1,4}")
 _TEXT_LIMIT = 16_384
+_DIAGNOSED_CHARS = 65_536  # redacting a whole megabyte would hold up the loop
 _OTHER_CONTROLS = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 
 
@@ -57,9 +58,18 @@ def _exit_text(code: int | None) -> str:
 
 def diagnostic(output: ProbeOutput, redact: Redactor) -> str:
     """The end of what the CLI said, for a person: redacted first, then cut, on one line."""
-    said = "\n".join(filter(None, (plain(output.stdout).strip(), plain(output.stderr).strip())))
+    said = _end_of("\n".join(filter(None, (plain(output.stdout).strip(), plain(output.stderr).strip()))))
     # secrets first: a mail address could otherwise swallow half of a URL's userinfo and leave the rest unrecognised
     return " ".join(clip(without_identity(redact(said)), DIAGNOSTIC_LIMIT, keep="tail").split())
+
+
+def _end_of(text: str) -> str:
+    """Enough of the end to recognise what stands there; it begins with a whole word, so with no half of a token."""
+    if len(text) <= _DIAGNOSED_CHARS:
+        return text
+    tail = text[-_DIAGNOSED_CHARS:]
+    cut = re.search(r"\s", tail)
+    return MASK if cut is None else tail[cut.end() :]
 
 
 # --- version

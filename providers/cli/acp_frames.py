@@ -67,7 +67,7 @@ def method_not_found(message: Message) -> bytes:
 def messages(data: bytes) -> Iterator[Message | Noise]:
     """The messages of one line, in order, and what of it is none."""
     try:
-        yield _message(_decode_object(data))
+        yield _sorted(_decode_object(data))
     except (msgspec.MsgspecError, RecursionError):
         yield from _from_batch(data) if data.lstrip().startswith(b"[") else _recovered(data)
 
@@ -78,7 +78,10 @@ def id_text(request_id: object) -> str:
     return text if _PLAIN_ID.fullmatch(text) else hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
 
 
-def _message(source: JsonObject) -> Message:
+def _sorted(source: JsonObject) -> Message | Noise:
+    """The message in *source*; JSON that neither asks nor answers is a log line that strayed."""
+    if not isinstance(source.get("method"), str) and "result" not in source and "error" not in source:
+        return noise("not_a_message", fields.as_json(source))
     refusal = source.get("error")
     return Message(
         method=fields.text(source, "method"),
@@ -98,13 +101,13 @@ def _from_batch(data: bytes) -> Iterator[Message | Noise]:
         return
     yield noise("batch", f"{len(batch)} messages in one line")
     for each in batch[:_BATCH_LIMIT]:
-        yield _message(each) if isinstance(each, dict) else noise("not_a_message", type(each).__name__)
+        yield _sorted(each) if isinstance(each, dict) else noise("not_a_message", type(each).__name__)
 
 
 def _recovered(data: bytes) -> Iterator[Message | Noise]:
     for each in recover(data):
-        yield _message(each) if isinstance(each, dict) else each
+        yield _sorted(each) if isinstance(each, dict) else each
 
 
 def _line(frame: JsonObject) -> bytes:
-    return fields.as_json({"jsonrpc": "2.0", **frame}).encode("utf-8", "replace") + b"\n"
+    return fields.as_json({"jsonrpc": "2.0", **frame}).encode() + b"\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -87,7 +88,7 @@ class AcpConversation:
         self._usage = TurnUsage(self._agent, state)
         self._updates = Updates(self._agent, self._usage)
         self._questions: dict[str, _Asked] = {}
-        self._asked = 0
+        self._names: Counter[str] = Counter()
         self._is_interrupted = False
         self._end: Message | None = None
         self._confusion = ""
@@ -155,33 +156,35 @@ class AcpConversation:
             self._confusion = f"the agent answered under an id that nobody asked with ({id_text(message.id)}){told}"
 
     def _request(self, message: Message, found: Found, end: int) -> Question | Reply:
-        self._asked += 1
-        request_id = f"{self._number}.{id_text(message.id)}"
-        if request_id in self._questions:
-            request_id = f"{request_id}.{self._asked}"
+        request_id, params = self._name(message), message.params
         if message.method != "session/request_permission":
-            return Reply(key=f"{request_id}.{self._asked}", data=method_not_found(message))
-        params = message.params
+            return Reply(key=request_id, data=method_not_found(message))
         if fields.text(params, "sessionId") != self._session or message.id is None:
             refusal = error_answer(message.id, INVALID_REQUEST, "this session has no turn under way")
-            return Reply(key=f"{request_id}.{self._asked}", data=refusal)
+            return Reply(key=request_id, data=refusal)
         if self.has_ended or self._is_interrupted:
-            return Reply(key=f"{request_id}.{self._asked}", data=result_answer(message.id, _CANCELLED))
+            return Reply(key=request_id, data=result_answer(message.id, _CANCELLED))
         self._questions[request_id] = _Asked(id=message.id, options=_options(params))
         request = self._updates.tools.question(request_id, fields.mapping(params, "toolCall"), found)
         return Question(request=request, offset=end, index=found.take_place())
+
+    def _name(self, message: Message) -> str:
+        """What a request is called here: no other of the run is, also when the agent uses an id twice."""
+        name = f"{self._number}.{id_text(message.id)}"
+        self._names[name] += 1
+        return name if self._names[name] == 1 else f"{name}.{self._names[name]}"
 
     # -- what is said to the agent
 
     def interrupt(self) -> bytes | None:
         """The cancel, and the end of every question that is still open: the protocol wants both."""
         self._is_interrupted = True
-        open_questions = [self._questions.pop(each) for each in tuple(self._questions)]
-        answers = b"".join(result_answer(each.id, _CANCELLED) for each in open_questions)
+        answers = b"".join(result_answer(each.id, _CANCELLED) for each in self._questions.values())
         return notification("session/cancel", {"sessionId": self._session}) + answers
 
     def answer(self, answer: Answer) -> bytes:
-        if (asked := self._questions.pop(answer.request_id, None)) is None:
+        asked = self._questions.pop(answer.request_id, None)
+        if asked is None or self._is_interrupted:
             return b""  # the interrupt has answered it
         option = asked.options.get(answer.decision)
         outcome: JsonObject = {"outcome": "selected", "optionId": option}

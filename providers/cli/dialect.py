@@ -138,6 +138,10 @@ class Conversation(Decoder, Protocol):
     def state(self) -> State:
         """What the next turn has to know of this process, this turn included."""
 
+    @property
+    def is_usable(self) -> bool:
+        """Whether the agent has kept to its language so far; a process that has not gets no other turn."""
+
 
 class Opening(Protocol):
     """The words exchanged with a fresh process before its first turn."""
@@ -165,7 +169,8 @@ class SessionDialect(Dialect, Protocol):
 
     def decoder(self, context: TurnContext) -> Conversation: ...
 
-    def opening(self, *, cwd: str, resumed_id: str | None) -> Opening: ...
+    def opening(self, *, cwd: str, resumed_id: str | None, settings: Mapping[str, str]) -> Opening:
+        """The words with a fresh process in *cwd*; *settings* are the profile's, for a dialect that chooses by words."""
 
     def encode_turn(self, text: str, state: State) -> bytes:
         """The user's *text* as the agent takes it."""

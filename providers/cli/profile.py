@@ -16,7 +16,8 @@ class Profile:
     ``args`` are the arguments of a session's first run, ``resume_args`` of every later one, where ``{{session}}`` stands for
     the native conversation id. ``native`` says where the binary lies that an npm launcher would start.
     With ``slash_is_command`` the CLI takes a prompt that begins with ``/`` for a command of its own. In ``mode`` ``session``
-    one process serves a whole session; ``verbs`` are what can be done to a run of it.
+    one process serves a whole session; ``verbs`` are what can be done to a run of it, ``opening`` what a fresh process is
+    told, by a dialect that chooses model or mode by words.
     """
 
     id: str
@@ -26,6 +27,7 @@ class Profile:
     dialect: str
     mode: str = "oneshot"
     verbs: frozenset[str] = frozenset()
+    opening: Mapping[str, str] = field(default_factory=dict)
     native: tuple[str, ...] = ()
     slash_is_command: bool = False
     args: tuple[str, ...] = ()

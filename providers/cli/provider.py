@@ -18,9 +18,9 @@ from providers.cli.drivers.oneshot import OneShot
 from providers.cli.drivers.session import SessionDriver
 from providers.cli.environment import SecretUnavailable, resolve_secrets
 from providers.cli.framing import Framing
-from providers.cli.launching import Machinery, note_launch, prepare, spawn
+from providers.cli.launching import Machinery, check_may_begin, note_launch, prepare, spawn
 from providers.cli.profile import Profile
-from providers.cli.run_files import DIAGNOSTICS, LAUNCH, STDERR, STDOUT, read_note, stderr_tail, write_input
+from providers.cli.run_files import DIAGNOSTICS, LAUNCH, STDERR, STDOUT, read_note, read_slice, stderr_tail, write_input
 from providers.keeper.client import (
     WardenLink,
     clear_append_only,
@@ -70,6 +70,7 @@ class CliProvider:
         if ctx.adopting and _was_used(directory):
             link, resumed = await self._adopt(directory), _resumed_id(directory)
         else:
+            check_may_begin(ctx)
             link, resumed = await self._start(ctx, spec, secrets, redact)
         await sink.emit([start()])
         await OneShot(
@@ -129,7 +130,12 @@ class CliProvider:
             secrets = resolve_secrets(self.profile.secrets, self._machinery.inherited)
         except SecretUnavailable:
             secrets = {}  # what was stored went through the redactor of its time already
-        return _facts(directory, Redactor(secrets.values()))
+        return _facts(self._home(directory), Redactor(secrets.values()))
+
+    def _home(self, directory: Path) -> Path:
+        """Where the files of the run's process are: in a warm one's own directory until its turn has ended."""
+        part = None if (directory / LAUNCH).exists() else read_slice(directory)
+        return directory if part is None else self._machinery.warm.root / part.process
 
 
 def _was_used(directory: Path) -> bool:

@@ -195,7 +195,7 @@ class WarmProcesses:
         """Evict the longest unused ones, as many as one more process needs; busy ones are bounded by the run slots."""
         excess = len(self._known) + 1 - self.limit
         for each in self.idle[: max(0, excess)]:
-            log.info("evicted a warm process", extra={"process": each.directory.name})
+            log.info("evicted a warm process", extra={"warm_process": each.directory.name})
             self._close(each)
 
     def _on_change(self, process: WarmProcess) -> None:

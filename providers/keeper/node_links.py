@@ -101,10 +101,10 @@ class NodeLinks:
         try:
             data = connection.sock.recv(_READ_BYTES)
             frames = connection.reader.feed(data)
-        except BlockingIOError:
+        except (BlockingIOError, ConnectionResetError):
+            # a node killed with unread bytes resets the connection: told once, and then what it had sent can be read
             return []
         except (OSError, ProtocolError):
-            # a node killed with unread bytes resets the connection instead of ending it
             self._drop(connection)
             return []
         if not data:

@@ -34,7 +34,8 @@ class ExitRecord:
     """How the main child ended: exactly one of code and signal is set.
 
     ``stopped`` is the reason of the stop that ended it (the node's word, ``deadline``, ``output_limit``,
-    ``storage_full``), None when it ended by itself. ``killed`` tells that the grace was not enough.
+    ``storage_full``), None when it ended by itself. ``killed`` tells that the grace was not enough. ``unread`` are the keys
+    of messages to its stdin that were in the pipe, and of which it has read nothing.
     """
 
     code: int | None
@@ -42,6 +43,7 @@ class ExitRecord:
     stopped: str | None
     killed: bool
     stderr_bytes: int
+    unread: tuple[str, ...] = ()
 
 
 def read_owner(directory: Path) -> Owner | None:
@@ -104,6 +106,7 @@ def exit_from(values: dict[str, Any]) -> ExitRecord:
         stopped=None if stopped is None else str(stopped),
         killed=bool(values["killed"]),
         stderr_bytes=int(values["stderr_bytes"]),
+        unread=tuple(map(str, values.get("unread", ()))),
     )
 
 

@@ -11,7 +11,9 @@ Not a FIFO that the node holds open: it takes a message after the child died, an
 from __future__ import annotations
 
 import binascii
+import fcntl
 import os
+import sys
 from collections import deque
 
 from providers.keeper.protocol import Frame, Kind
@@ -19,6 +21,10 @@ from providers.keeper.protocol import Frame, Kind
 LIMIT_BYTES = 16 << 20
 """Accepted and not yet in the pipe, what has arrived of the next message included."""
 KEYS_KEPT = 1024
+PIPE_LIMIT_BYTES = 1 << 20
+"""No pipe of an ordinary user holds more; messages older than that were read."""
+
+_FIONREAD = 0x541B
 
 FULL, GONE, CLOSED = "full", "gone", "closed"
 """Why a message is refused: too much is queued, the child is gone, or the end of input was asked for before it."""
@@ -36,7 +42,11 @@ class _Message:
 
 
 class StdinPipe:
-    """The writing end, and what is to be written. ``descriptor`` is -1 once it is closed."""
+    """The writing end, and what is to be written. ``descriptor`` is -1 once it is closed.
+
+    ``unread`` are the keys of messages that were whole in the pipe when the child ended, and of which it had read
+    nothing: they were never executed.
+    """
 
     def __init__(self, descriptor: int) -> None:
         os.set_blocking(descriptor, False)
@@ -45,6 +55,8 @@ class StdinPipe:
         self._arriving: _Message | None = None
         self._accepted: dict[str, bool] = {}  # key: whether it is in the pipe
         self._is_ending = False
+        self._written: deque[tuple[str, int]] = deque()
+        self.unread: list[str] = []
 
     @property
     def is_waiting(self) -> bool:
@@ -76,6 +88,7 @@ class StdinPipe:
             while self._queue and self._write_some(self._queue[0]):
                 message = self._queue.popleft()
                 self._accepted[message.key] = True
+                self._note_written(message)
                 answers.append(_taken(message.key))
         except BlockingIOError:
             pass
@@ -91,13 +104,36 @@ class StdinPipe:
         return self.write()
 
     def give_up(self) -> list[Frame]:
-        """The child is gone: close, and refuse what is not whole in the pipe."""
-        refused = [_refused(message.key, GONE, message.written) for message in self._queue]
+        """The child is gone: close, and refuse what is not whole in the pipe; ``written`` counts what the child has read."""
+        left = self._unread_bytes()
+        refused = []
         for message in self._queue:
-            self._accepted.pop(message.key, None)
+            refused.append(_refused(message.key, GONE, max(0, message.written - left)))
+            left -= min(left, message.written)
+            del self._accepted[message.key]
         self._queue.clear()
         self._close()
+        for key, size in reversed(self._written):
+            if size > left:
+                break
+            self.unread.append(key)
+            left -= size
+        self._written.clear()
         return refused
+
+    def _unread_bytes(self) -> int:
+        """What is in the pipe, and nobody will read."""
+        if self.descriptor < 0:
+            return 0
+        try:
+            return int.from_bytes(fcntl.ioctl(self.descriptor, _FIONREAD, bytes(4)), sys.byteorder)
+        except OSError:
+            return 0
+
+    def _note_written(self, message: _Message) -> None:
+        self._written.append((message.key, message.size))
+        while sum(size for _, size in self._written) - self._written[0][1] > PIPE_LIMIT_BYTES:
+            self._written.popleft()
 
     def _objection(self, more_bytes: int) -> str | None:
         if self._is_ending:

@@ -351,6 +351,7 @@ class Warden:
             "stopped": self._ending.reason if self._ending is not None else None,
             "killed": self._ending.was_killed if self._ending is not None else False,
             "stderr_bytes": self._stderr_file.total_bytes,
+            "unread": [] if self._stdin is None else self._stdin.unread,
             "ended_boot_s": ended_boot_s,
             "ended_at": ended_at,
         }

@@ -124,6 +124,7 @@ class Round:
     received: dict[str, list[list[RuntimeEvent]]] = field(default_factory=dict)
     accepted: set[str] = field(default_factory=set)
     refused: dict[str, str] = field(default_factory=dict)
+    reading: Counter[str] = field(default_factory=Counter)
     hurt: set[str] = field(default_factory=set)
     was_full: bool = False
     node_kills: int = 0
@@ -132,7 +133,14 @@ class Round:
 
     async def follow(self, client: NodeClient, wish: Wish) -> None:
         """One reader from the beginning to the terminal, in its own manner."""
-        await asyncio.sleep(wish.delay_s)
+        self.reading[wish.run_id] += 1
+        try:
+            await asyncio.sleep(wish.delay_s)
+            await self.read(client, wish)
+        finally:
+            self.reading[wish.run_id] -= 1
+
+    async def read(self, client: NodeClient, wish: Wish) -> None:
         got: list[RuntimeEvent] = []
         self.received.setdefault(wish.run_id, []).append(got)
         try:
@@ -150,7 +158,7 @@ class Round:
                     async for event in events:
                         got.append(event)
         except NodeError as error:
-            if wish.run_id in self.accepted or error.failure is None:
+            if got or error.failure is None:
                 self.books.problems.append(f"{wish.run_id}: {error.code}: {error}")
             else:
                 self.refused[wish.run_id] = error.code
@@ -162,7 +170,7 @@ class Round:
             try:
                 await client.cancel(wish.run_id, reason="the monkey")
             except NodeError as error:
-                if error.failure is not None and wish.run_id in self.refused:
+                if not self.reading[wish.run_id] and wish.run_id not in self.accepted:
                     return
                 if error.failure is not None and error.failure.code != "not_found":
                     self.books.problems.append(f"cancel of {wish.run_id}: {error}")
@@ -288,6 +296,8 @@ class Round:
         wishes = {wish.run_id: wish for wish in self.wishes}
         directories = {run_id: path for path in self.node.run_directories() if (run_id := run_id_of(path)) is not None}
         for run_id, code in self.refused.items():
+            if run_id in self.accepted:
+                continue  # another reader asked again later
             if not (self.was_full and code in ("storage_full", "internal")):
                 self.books.problems.append(f"{run_id}: refused as {code}")
         for run_id in self.accepted - directories.keys():
@@ -299,6 +309,8 @@ class Round:
             for got in self.received.get(run_id, []):
                 to_the_end = wish.reader != "absent"
                 self.books.check_reader(run_id, directory, got, to_the_end=to_the_end)
+                if to_the_end and got and not got[-1].is_terminal:
+                    self.books.problems.append(f"{run_id}: its {wish.reader} reader has no terminal, but {got[-1]}")
         ends_at = time.monotonic() + 10
         while (left := self.node.agent_processes()) and time.monotonic() < ends_at:
             time.sleep(0.05)
@@ -373,6 +385,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=None, help="of the first round; each next one has the next number")
     parser.add_argument("--runs", type=int, default=RUNS, help="runs in a round")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # leave nothing behind when told to stop
     first = arguments.seed if arguments.seed is not None else random.randrange(1_000_000)
     total, deeds, began, failed = Books(), Counter[str](), time.monotonic(), []
     for seed in range(first, first + arguments.rounds):
@@ -385,6 +398,7 @@ def main() -> int:
             print(f"  {problem}", flush=True)
         if not is_good:
             failed.append(seed)
+            print(f"  done to it: {dict(one.deeds)}", flush=True)
             print(f"  again: python -m tests.chaos.monkey --rounds 1 --seed {seed} --runs {arguments.runs}", flush=True)
     did = ", ".join(f"{name} {count}" for name, count in sorted(deeds.items()))
     print(f"rounds {arguments.rounds} seeds {first}..{first + arguments.rounds - 1} in {time.monotonic() - began:.0f} s: {did}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -110,21 +109,18 @@ async def test_a_thousand_queued_runs_survive_a_restart_and_begin_in_order(new_n
     """Only the beginning of the queue is executed, the rest is cancelled: what is proved is order and durability."""
     count = 1000
     queue = {"max_concurrent_runs": 2, "max_queued_runs": 1000}
-    order = 'printf "%s\\n" {n} >> "$HOME/order"; sleep {s}'
+    holds = 'while [ ! -e "$HOME/go" ]; do sleep 0.1; done; '
+    order = 'printf "%s\\n" {n} >> "$HOME/order"; echo done'
     node = await started(new_node(limits=queue))
     async with stub_of(node) as stub:
         for n in range(count + 2):
-            request = node_pb2.RunRequest(
-                run_id=f"q-{n:04d}", target="shell", input=order.format(n=n, s=4 if n < 2 else 0), background=True
-            )
-            call = stub.Run(request)
-            await call.initial_metadata()
-            if n < 2:
-                await call.read()
+            script = (holds if n < 2 else "") + order.format(n=n)
+            call = stub.Run(node_pb2.RunRequest(run_id=f"q-{n:04d}", target="shell", input=script, background=True))
+            async with asyncio.timeout(5):
+                while await place(stub, n) < 0:
+                    await asyncio.sleep(0)
             call.cancel()
-        async with asyncio.timeout(20):
-            while (await stub.GetNodeStatus(node_pb2.GetNodeStatusRequest())).queued_runs < count:
-                await asyncio.sleep(0.05)
+        assert (await stub.GetNodeStatus(node_pb2.GetNodeStatusRequest())).queued_runs == count
         one_more = stub.Run(node_pb2.RunRequest(run_id="too-many", target="shell", input="true", background=True))
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await one_more.read()
@@ -138,8 +134,9 @@ async def test_a_thousand_queued_runs_survive_a_restart_and_begin_in_order(new_n
         cpu = cpu_s(next_node.pid)
         await asyncio.sleep(1.0)
         idle_cpu = cpu_s(next_node.pid) - cpu
-        for n in range(62, count + 2):
+        for n in range(count + 1, 61, -1):
             await stub.CancelRun(node_pb2.CancelRunRequest(run_id=f"q-{n:04d}"))
+        (next_node.home / "go").touch()
         async with asyncio.timeout(60):
             while (await stub.GetNodeStatus(node_pb2.GetNodeStatusRequest())).active_runs:
                 await asyncio.sleep(0.1)
@@ -149,17 +146,24 @@ async def test_a_thousand_queued_runs_survive_a_restart_and_begin_in_order(new_n
     assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert places == [0, 1, 2, 499, count]
     assert info.recovery_complete
-    assert (info.queued_runs, far) in {(count - k, count - k) for k in range(62)}
+    assert (info.queued_runs, far) == (count, count)
     assert idle_cpu < 0.5, "a thousand waiting runs keep the node busy"
     assert set(cancelled) == {node_pb2.RUN_STATE_CANCELLED}
     assert set(done) == {node_pb2.RUN_STATE_COMPLETE}
     begun = [int(line) for line in (next_node.home / "order").read_text().split()]
     assert sorted(begun) == list(range(62)), "one was begun twice, or never"
-    assert all(abs(at - n) <= 2 for at, n in enumerate(begun)), begun
+    in_order = [n for n in begun if n > 1]  # the first two held the slots
+    assert all(abs(at - n) <= 1 for at, n in enumerate(in_order, 2)), begun
 
 
 async def place(stub: Any, number: int) -> int:
-    return int((await stub.GetRun(node_pb2.GetRunRequest(run_id=f"q-{number:04d}"))).run.queue_position)
+    """The place in the queue; 0: it is executed, or over; -1: not accepted yet."""
+    try:
+        return int((await stub.GetRun(node_pb2.GetRunRequest(run_id=f"q-{number:04d}"))).run.queue_position)
+    except grpc.aio.AioRpcError as error:
+        if error.code() is not grpc.StatusCode.NOT_FOUND:
+            raise
+        return -1
 
 
 async def state(stub: Any, number: int) -> int:
@@ -389,6 +393,20 @@ async def test_what_cannot_change_while_the_node_runs_is_refused_by_name(new_nod
 # --- liveness
 
 
+@pytest.mark.slow
+@pytest.mark.req("NB-19", "NB-16")
+async def test_a_reader_of_a_quiet_run_is_not_taken_for_a_flood_of_pings(new_node: NewNode) -> None:
+    """Its keepalive pings are all it sends: three of them were one too many under gRPC's own default."""
+    node = await started(new_node())
+    async with NodeClient(node.address, reattach_s=0) as client:
+        quiet = Follower(client, "quiet", "echo on; sleep 100; echo off", target="shell")
+        await quiet.has(2)
+        await until(quiet.task.done, 115)
+
+    assert quiet.refused is None
+    assert quiet.outcome == "complete"
+
+
 FROZEN = """
 import asyncio, sys
 from node.client import NodeClient
@@ -448,8 +466,3 @@ async def test_a_frozen_node_goes_on_where_it_was(new_node: NewNode) -> None:
     assert ([f.outcome for f in followers], due.outcome) == (["complete"] * 5, "deadline_exceeded")
     assert_all_whole(node, followers)
 
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])

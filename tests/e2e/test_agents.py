@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
@@ -148,6 +151,56 @@ async def test_a_run_over_the_wire_needs_no_readiness_and_claims_none(client: No
     assert broken[-1].failure is not None
     assert broken[-1].failure.code == "process_failed"
     assert next(one for one in await client.readiness() if one.profile_id == "logged-out") == before
+
+
+@pytest.mark.req("CAT-32", "CAT-29")
+async def test_doctor_asks_a_node_when_it_is_told_to(agents_node: Node) -> None:
+    async def doctor(*arguments: str) -> subprocess.CompletedProcess[str]:
+        program = str(Path(sys.executable).with_name("iop-node"))
+        command = [program, "doctor", "--node", agents_node.address, *arguments]
+        return await asyncio.to_thread(lambda: subprocess.run(command, capture_output=True, text=True, check=False))
+
+    shown = await doctor("good", "logged-out")
+    as_json = await doctor("--json")
+    unknown = await doctor("nobody")
+
+    assert [line.split()[:2] for line in shown.stdout.splitlines()] == [
+        ["PROFILE", "READINESS"],
+        ["good", "ready"],
+        ["logged-out", "unauthenticated"],
+    ]
+    assert {json.loads(line)["profile_id"] for line in as_json.stdout.splitlines()} == {
+        *BEHAVIOUR,
+        "fallback",
+        "absent",
+    }
+    assert (unknown.returncode, unknown.stdout) == (2, "")
+    assert "canary" not in shown.stdout + as_json.stdout + unknown.stderr
+
+
+@pytest.mark.req("CAT-34", "CAT-41", "BAN-15")
+async def test_a_reload_forgets_the_readiness_of_another_catalog_and_keeps_it_over_a_broken_one(tmp_path: Path) -> None:
+    settings = prepare(tmp_path / "n")
+    catalog = tmp_path / "n" / "catalog.yaml"
+    with running(tmp_path / "n", **settings) as node:
+        async with NodeClient(node.address) as client:
+            (ready,) = await client.probe_readiness(["good"])
+            before = catalog.read_text()
+            catalog.write_text(before + "stray: 1\n")
+            with pytest.raises(NodeError, match="stray: is not known here"):
+                await client.reload()
+            kept = next(one for one in await client.readiness() if one.profile_id == "good")
+            notes = (await client.status()).notes
+            catalog.write_text(before.replace("id: fallback", "id: another").replace(": fallback", ": another"))
+            await client.reload()
+            after = await client.readiness()
+
+        assert kept == ready
+        assert any("stray: is not known here" in note for note in notes)
+        assert {one.profile_id for one in after} == {*BEHAVIOUR, "another", "absent"}
+        assert {one.readiness for one in after} == {"unspecified"}
+        assert await health(node, "good") == "NOT_SERVING"
+        assert await health(node, "fallback") == "SERVICE_UNKNOWN"
 
 
 # --- ids

@@ -186,7 +186,7 @@ async def test_a_reader_that_stops_reading_delays_nobody_and_loses_nothing(node:
 # --- cursors
 
 
-@pytest.mark.req("NB-09", "E-6")
+@pytest.mark.req("NB-09")
 async def test_two_readers_of_one_run_see_the_same_events_and_a_late_one_the_missing_tail(client: NodeClient) -> None:
     async with begun(client, "shell", TICKS) as (run_id, events):
         dropped = await _some(client, run_id, 10)

@@ -313,7 +313,6 @@ async def test_an_internal_error_is_an_id_and_not_its_text(new_node: NewNode) ->
 # --- what a node carries
 
 
-@pytest.mark.req("BAN-02", "BAN-03")
 def test_serving_imports_neither_the_commands_nor_their_libraries() -> None:
     """A node is long-lived and often one of many: typer and rich would cost it memory and a slower start."""
     code = "import sys, node.serve, node.host, node.server; print(*sorted({m.partition('.')[0] for m in sys.modules}))"
@@ -334,7 +333,7 @@ async def test_an_idle_node_is_small_and_starts_quickly(new_node: NewNode) -> No
     assert took < 5, "1 s on a quiet machine"
 
 
-@pytest.mark.req("PKG-03", "PKG-05")
+@pytest.mark.req("PKG-05")
 async def test_two_hundred_short_runs_beside_twenty_open_streams(node: Node, client: NodeClient) -> None:
     """Spawning beside a busy gRPC server once killed one child in ten, or hung the server."""
     ticking = "while :; do echo tick; sleep 0.05; done"

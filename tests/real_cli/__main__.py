@@ -40,8 +40,8 @@ def _run(clis: Sequence[str], arguments: Sequence[str]) -> int:
         sys.executable,
         "-m",
         "pytest",
-        "tests/real_cli/test_cells.py",
-        "tests/real_cli/test_facts.py",
+        "tests/real_cli",
+        "--ignore=tests/real_cli/test_machinery.py",
         *arguments,
     ]
     return subprocess.run(

@@ -70,6 +70,8 @@ class RealAgent:
     silent_cells: frozenset[str] = frozenset()
     requests_at_500: int = 0
     """How many requests the vendor's bounded retries make at most; 0 where nothing bounds them."""
+    reaches: str = ""
+    """A pattern of the attempts to reach others that no setting of the CLI stops."""
     cannot: Mapping[str, Cannot] = field(default_factory=dict)
 
     @property
@@ -111,6 +113,7 @@ AGENTS: Mapping[str, RealAgent] = {
         unknown_model=ANTHROPIC_UNKNOWN,
         sessions=[".local/share/opencode/*"],
         streams=False,
+        reaches=r":53 registry\.",  # it fetches its plugin library in the background, for every folder of its settings
         silent_cells=frozenset({"429", "500"}),
         endings={"429": "silence_timeout", "500": "silence_timeout"},
     ),

@@ -45,7 +45,7 @@ async def test_a_run_tries_to_reach_nobody_but_the_model(cli: str, agent: RealAg
             events = await follow(client.run(request))
 
     assert ending(events[-1]) == ("complete", Plan.of(prompt).answer(1 + agent.turn_offset))
-    assert network.attempts() == []
+    assert [each for each in network.attempts() if not (agent.reaches and re.search(agent.reaches, each))] == []
 
 
 @pytest.mark.cell("native binary")

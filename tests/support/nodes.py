@@ -52,6 +52,9 @@ class Agent:
     cancel: Sequence[str] = ("term",)
     policy: Sequence[str] = ()
     max_concurrency: int = 0
+    mode: str = "oneshot"
+    verbs: Sequence[str] = ()
+    opening: Mapping[str, str] = field(default_factory=dict)
 
 
 def fake(name: str, **more: Any) -> Agent:
@@ -85,7 +88,7 @@ def catalog_of(agents: Mapping[str, Agent]) -> dict[str, Any]:
         "providers": [
             {
                 "id": name, "command": list(agent.command), "dialect": agent.dialect, "env": dict(agent.env),
-                "cancel": list(agent.cancel), "policy": list(agent.policy),
+                "policy": list(agent.policy),
             }
             for name, agent in agents.items()
         ],
@@ -94,6 +97,8 @@ def catalog_of(agents: Mapping[str, Agent]) -> dict[str, Any]:
             {
                 "id": name, "provider": name, "model": name, "args": list(agent.args),
                 "resume_args": list(agent.resume_args), "max_concurrency": agent.max_concurrency,
+                "mode": agent.mode, "verbs": list(agent.verbs), "cancel": list(agent.cancel),
+                **({"opening": dict(agent.opening)} if agent.opening else {}),
             }
             for name, agent in agents.items()
         ],
@@ -214,10 +219,25 @@ class Node:
         """The directories of all runs, oldest first."""
         return sorted((self.data_dir / "runs").iterdir()) if (self.data_dir / "runs").is_dir() else []
 
+    def warm_directories(self) -> list[Path]:
+        """The directories of the processes of sessions, oldest first."""
+        root = self.data_dir / "processes"
+        return sorted(root.iterdir()) if root.is_dir() else []
+
     def agent_processes(self) -> dict[int, str]:
-        """Living processes that carry the mark of one of this node's runs, with their command lines."""
-        marks = {b"IOP_RUN=" + os.fsencode(path.name) for path in self.run_directories()}
+        """Living processes that carry the mark of one of this node's runs or sessions, with their command lines."""
+        marks = {b"IOP_RUN=" + os.fsencode(path.name) for path in [*self.run_directories(), *self.warm_directories()]}
         return {pid: command for pid, command, env in _processes() if not marks.isdisjoint(env.split(b"\0"))}
+
+    def started_processes(self) -> dict[int, str]:
+        """All that agents of this node are or have started, told by its HOME, also when no directory names them."""
+        home = b"HOME=" + os.fsencode(self.home)
+        living = ((pid, command, env.split(b"\0")) for pid, command, env in _processes())
+        return {
+            pid: command
+            for pid, command, env in living
+            if home in env and any(each.startswith(b"IOP_RUN=") for each in env)
+        }
 
     def own_processes(self) -> dict[int, str]:
         """The keeper and the wardens of this node's data directory."""
@@ -236,7 +256,7 @@ class Node:
             for pid in [*self.own_processes(), *self.agent_processes()]:
                 _kill(pid)
             wait_until(lambda: not self.own_processes() and not self.agent_processes(), GONE_S)
-            for directory in self.run_directories():
+            for directory in [*self.run_directories(), *self.warm_directories()]:
                 clear_append_only(directory / "stdout")
 
 

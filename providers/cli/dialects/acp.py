@@ -38,13 +38,14 @@ def decoder(context: TurnContext) -> AcpConversation:
     return AcpConversation(context)
 
 
-def opening(*, cwd: str, resumed_id: str | None, settings: Mapping[str, str] | None = None) -> AcpOpening:
+def opening(*, cwd: str, resumed_id: str | None, settings: Mapping[str, str]) -> AcpOpening:
     """The opening of a fresh process; *settings* are those of :mod:`providers.cli.acp_opening`."""
-    return AcpOpening(cwd=cwd, resumed_id=resumed_id, settings=settings or {})
+    return AcpOpening(cwd=cwd, resumed_id=resumed_id, settings=settings)
 
 
 def encode_turn(text: str, state: State) -> bytes:
     """The request that begins a turn in the session of *state*."""
     told: JsonObject = dict(state)
-    prompt: JsonObject = {"sessionId": fields.text(told, "session"), "prompt": [{"type": "text", "text": text}]}
+    said = f" {text}" if text.startswith("/") else text  # the protocol takes what begins with a slash for a command
+    prompt: JsonObject = {"sessionId": fields.text(told, "session"), "prompt": [{"type": "text", "text": said}]}
     return request(fields.count(told, "next") or 0, "session/prompt", prompt)

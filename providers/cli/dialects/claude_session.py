@@ -15,7 +15,7 @@ beyond that (hooks, MCP servers of the host) is refused at once, because it wait
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -37,7 +37,7 @@ def decoder(context: TurnContext) -> ClaudeConversation:
     return ClaudeConversation(context)
 
 
-def opening(*, cwd: str, resumed_id: str | None) -> NoOpening:
+def opening(*, cwd: str, resumed_id: str | None, settings: Mapping[str, str]) -> NoOpening:
     """Claude takes a turn at once; what it resumes stands in its arguments."""
     return NoOpening()
 
@@ -49,6 +49,8 @@ def encode_turn(text: str, state: State) -> bytes:
 
 class ClaudeConversation:
     """One turn, heard and spoken."""
+
+    is_usable = True
 
     def __init__(self, context: TurnContext) -> None:
         self._turn = ClaudeDecoder(context)

@@ -19,7 +19,7 @@ What the agent asks: leave for a command or a change is put to the host; everyth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 import msgspec
@@ -79,7 +79,7 @@ def decoder(context: TurnContext) -> CodexConversation:
     return CodexConversation(context)
 
 
-def opening(*, cwd: str, resumed_id: str | None) -> CodexOpening:
+def opening(*, cwd: str, resumed_id: str | None, settings: Mapping[str, str]) -> CodexOpening:
     """The handshake of a fresh process."""
     return CodexOpening(cwd=cwd, resumed_id=resumed_id)
 
@@ -92,6 +92,8 @@ def encode_turn(text: str, state: State) -> bytes:
 
 class CodexConversation:
     """One turn, heard and spoken."""
+
+    is_usable = True
 
     def __init__(self, context: TurnContext) -> None:
         state: JsonObject = dict(context.state)

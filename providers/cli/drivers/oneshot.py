@@ -53,11 +53,14 @@ class OneShot(Followed):
 
     async def _leave_nothing(self) -> None:
         """End what survived the terminal; readers do not wait for this, the session's next turn does."""
-        if self.link is None or self.link.gone or self.link.lost:
+        if self.link is None or self.link.gone:
             return
-        if self.link.exit is None:
-            self.link.stop(steps=self.cancel_steps, grace_s=self.ctx.cancel_grace_s, reason="finished")
-        await self.link.wait_gone(self.ctx.cancel_grace_s + LEFTOVERS_S)
+        if not self.link.lost:
+            if self.link.exit is None:
+                self.link.stop(steps=self.cancel_steps, grace_s=self.ctx.cancel_grace_s, reason="finished")
+            await self.link.wait_gone(self.ctx.cancel_grace_s + LEFTOVERS_S)
+        if self.link.lost:
+            await self.end_orphans()
 
 
 class _ToTheLastByte(Reading):

@@ -21,7 +21,7 @@ import msgspec
 from providers.cli.command import prompt_text
 from providers.cli.dialect import SessionDialect, TurnContext
 from providers.cli.drivers.opening import open_process
-from providers.cli.drivers.slice import Turn
+from providers.cli.drivers.slice import NotRead, Turn
 from providers.cli.framing import Framing
 from providers.cli.launching import Launch, Machinery, check_may_begin, note_launch, prepare, spawn
 from providers.cli.profile import Profile
@@ -75,18 +75,15 @@ class SessionDriver:
         part = read_slice(ctx.directory) if ctx.adopting else None
         process: WarmProcess | None
         if part is None:
-            check_may_begin(ctx)
-            launch = prepare(
-                self._profile, self._machinery, secrets, native_id=ctx.session.native_id, cwd=spec.workspace
-            )
-            asked = _Asked(
-                ctx=ctx, spec=spec, launch=launch, redact=redact, revision=_revision(self._profile, launch, secrets)
-            )
-            process, part = await self._begin(asked)
+            process, part = await self._begin(ctx, spec, secrets, redact)
         else:
             process = await self._adopt(ctx, spec, part)
         await sink.emit([start()])
-        await self._turn(ctx, spec, sink, process, part, redact).follow()
+        try:
+            await self._turn(ctx, spec, sink, process, part, redact).follow()
+        except NotRead:  # the session's process was ending just then; a fresh one has not, or it is the turn's own fault
+            process, part = await self._begin(ctx, spec, secrets, redact)
+            await self._turn(ctx, spec, sink, process, part, redact).follow()
 
     def _turn(
         self, ctx: RunContext, spec: ExecutionSpec, sink: EventSink, process: WarmProcess | None, part: Slice,
@@ -106,8 +103,14 @@ class SessionDriver:
 
     # -- a new turn
 
-    async def _begin(self, asked: _Asked) -> tuple[WarmProcess, Slice]:
+    async def _begin(
+        self, ctx: RunContext, spec: ExecutionSpec, secrets: Mapping[str, str], redact: Redactor
+    ) -> tuple[WarmProcess, Slice]:
         """Hand the turn to the session's process, or to a fresh one where that has died without having taken any of it."""
+        check_may_begin(ctx)
+        launch = prepare(self._profile, self._machinery, secrets, native_id=ctx.session.native_id, cwd=spec.workspace)
+        revision = _revision(self._profile, launch, secrets)
+        asked = _Asked(ctx=ctx, spec=spec, launch=launch, redact=redact, revision=revision)
         process = await self._warm.take(asked.ctx.session.key, asked.revision)
         if process is not None:
             part = await self._write_part(asked, process, resumed_id=asked.ctx.session.native_id)
@@ -177,7 +180,7 @@ class SessionDriver:
         # where the arguments do not name the conversation, the opening does
         resumed_id = asked.launch.command.resumed_id if self._profile.resume_args else session.native_id
         try:
-            opening = self._dialect.opening(cwd=asked.launch.cwd, resumed_id=resumed_id)
+            opening = self._dialect.opening(cwd=asked.launch.cwd, resumed_id=resumed_id, settings=self._profile.opening)
             process.state = await open_process(process, opening, self._machinery.tail, asked.ctx, asked.redact)
         except BaseException:
             self._warm.end(process)
@@ -224,6 +227,7 @@ def _revision(profile: Profile, launch: Launch, secrets: Mapping[str, str]) -> R
         "cwd": launch.cwd,
         "env": sorted((name, value) for name, value in launch.environment.items() if name not in secrets),
         "dialect": profile.dialect,
+        "opening": sorted(profile.opening.items()),
     }
     return Revision(public=_digest(told), secret=_digest(sorted(secrets.items())))
 

@@ -46,6 +46,10 @@ COPIED_BYTES = 1 << 20  # of what is bounded anyway
 LEFTOVERS_S = 3.0
 
 
+class NotRead(Exception):
+    """The process ended without having read anything of the turn; nothing was reported of it, and nothing is left."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Turn(Followed):
     """A turn being followed; ``decoder`` is its conversation, ``process`` None when it ended before this node looked."""
@@ -71,6 +75,7 @@ class Turn(Followed):
         Raises:
             RunCancelled: the run was cancelled.
             FailureError: it was told to stop for another reason.
+            NotRead: the turn is still to be done.
         """
         diagnostics = Diagnostics(self.redact)
         fd = os.open(self.directory / STDOUT, os.O_RDONLY | os.O_CLOEXEC)
@@ -81,6 +86,9 @@ class Turn(Followed):
             await self._conclude(reading, diagnostics)
         except asyncio.CancelledError:
             self._leave()
+            raise
+        except NotRead:
+            self._dispose()
             raise
         except Exception:  # the host could not take the events: nobody would hear the rest
             if self.outcome is None:
@@ -94,8 +102,11 @@ class Turn(Followed):
             os.close(fd)
 
     async def _conclude(self, reading: TurnReading, diagnostics: Diagnostics) -> None:
-        await self.remember_session()
         stop = self.ctx.stop  # one that comes later did not end the run
+        record = self.exit
+        if record is not None and self.run_directory.name in record.unread and stop is None:
+            raise NotRead
+        await self.remember_session()
         is_fit = await self._is_fit(stop, diagnostics)
         if stop is not None and not is_fit:
             await self._end_process(stop.reason.value)
@@ -129,8 +140,9 @@ class Turn(Followed):
 
     @property
     def _is_idle(self) -> bool:
-        """The process lives, and its turn is over."""
-        return self.process is not None and self.process.is_alive and self.conversation.has_ended
+        """The process lives, its turn is over, and it can be spoken with."""
+        is_alive = self.process is not None and self.process.is_alive
+        return is_alive and self.conversation.has_ended and self.conversation.is_usable
 
     async def _has_no_tool_left(self) -> bool:
         assert self.link is not None and self.link.owner is not None
@@ -176,11 +188,11 @@ class Turn(Followed):
     def _leave_files(self, end: int, diagnostics: Diagnostics) -> None:
         """Put beside the run what is the run's; its process's directory goes with the process."""
         diagnostics.store(self.run_directory)
-        for name in (LAUNCH, OWNER, EXIT):
-            self._copy(name, 0, COPIED_BYTES)
         if self.keeps_raw:
             self._copy(STDOUT, self.part.offset, end)
             self._copy(STDERR, 0, COPIED_BYTES)
+        for name in (OWNER, EXIT, LAUNCH):  # with the last one here, the run directory has all of them
+            self._copy(name, 0, COPIED_BYTES)
 
     def _copy(self, name: str, begin: int, end: int) -> None:
         try:

@@ -14,7 +14,7 @@ import pytest
 from providers.catalog.discovery import Discovery
 from providers.catalog.factory import ProfileSettings, build_profiles
 from providers.catalog.loader import catalog_hash
-from providers.catalog.probes import ProbeOutput
+from providers.catalog.probes import Ended, ProbeOutput, Prober
 from providers.catalog.readiness import DIAGNOSTIC_LIMIT, Readiness, ReadinessResult, ReadinessSnapshot
 from providers.cli.environment import SecretSource
 from runtime.failure import Conflict, NotFound
@@ -505,6 +505,42 @@ async def test_a_mechanism_that_this_machine_lacks_takes_the_capability_away(
     assert (without.readiness, without.capabilities) == ("ready", ("approval_bypass",))
     assert without.notices == ("landlock does not work on this machine: alpha-main cannot run unattended here",)
     assert (with_it.capabilities, with_it.notices) == (tuple(three), ())
+
+
+@pytest.mark.req("CAT-27")
+async def test_what_an_earlier_host_was_asking_is_ended_and_removed(
+    prober: Prober, clis: Path, inherited: dict[str, str], data_dir: Path, probe_processes: Callable[[], list[int]]
+) -> None:
+    """As after a crash: the one who asked is gone, the CLI is not."""
+    hangs = script(clis, "hangs", "sleep 60 & sleep 60")
+    asking = asyncio.create_task(prober.run((str(hangs),), env=inherited, timeout_s=60))
+    async with asyncio.timeout(5):
+        while len(probe_processes()) < 3:
+            await asyncio.sleep(0.01)
+    (data_dir / "probes" / "00000000000000000000000000").mkdir()
+
+    await Prober(prober._keeper, data_dir / "probes").sweep()
+
+    assert probe_processes() == []
+    assert (await asking).ended is Ended.STOPPED
+    assert list((data_dir / "probes").iterdir()) == []
+
+
+@pytest.mark.req("CAT-38", "CAT-27")
+async def test_an_input_stays_open_until_the_answer_is_there(
+    prober: Prober, clis: Path, inherited: dict[str, str], probe_processes: Callable[[], list[int]]
+) -> None:
+    """Some CLIs leave at the end of their input, before they have answered."""
+    leaves = script(clis, "leaves", "read -r line; (sleep 0.3; echo answer) & cat; kill $!")
+
+    closed = await prober.run((str(leaves),), env=inherited, timeout_s=5, stdin=b"question\n")
+    held = await prober.run(
+        (str(leaves),), env=inherited, timeout_s=5, stdin=b"question\n", has_answered=lambda said: b"answer" in said
+    )
+
+    assert (closed.ended, closed.stdout) == (Ended.EXITED, b"")
+    assert (held.ended, held.stdout) == (Ended.ANSWERED, b"answer\n")
+    assert probe_processes() == []
 
 
 # --- what is kept of the output

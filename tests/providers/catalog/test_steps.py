@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from providers.catalog.probes import Ended, ProbeOutput
@@ -45,6 +47,35 @@ def test_a_cut_leaves_no_half_of_a_secret() -> None:
     output = ProbeOutput(ended=Ended.EXITED, code=1, stdout=said)
 
     assert diagnostic(output, Redactor()) == "x" * 50 + " [redacted]"
+
+
+@pytest.mark.req("CAT-33", "CAT-32")
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        (b"sk-" + b"canary" * 20_000, ""),
+        (b"sk-" + b"canary" * 20_000 + b" the reason", "the reason"),
+        (b"word " * 20_000 + b"sk-" + b"canary" * 2_000 + b" the reason", "[redacted] the reason"),
+    ],
+)
+def test_a_long_output_is_cut_between_words(said: bytes, kept: str) -> None:
+    found = diagnostic(ProbeOutput(ended=Ended.EXITED, code=1, stdout=said), Redactor())
+
+    assert found.endswith(kept)
+    assert "canary" not in found
+    assert len(found) <= 400
+
+
+@pytest.mark.req("CAT-33")
+def test_a_megabyte_of_output_does_not_hold_up_the_host() -> None:
+    output = ProbeOutput(
+        ended=Ended.EXITED, code=1, stdout=b"user: canary@example.com, " * 40_000, stderr=b"x" * 1_000_000
+    )
+    began = time.monotonic()
+
+    diagnostic(output, Redactor(["plain-word-secret"]))
+
+    assert time.monotonic() - began < 1
 
 
 @pytest.mark.req("CAT-32")

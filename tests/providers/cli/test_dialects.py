@@ -26,6 +26,8 @@ KEYS = st.sampled_from([
     "role", "status", "stats", "severity", "timestamp", "parameters", "part", "state", "tokens", "reason", "synthetic",
     "sessionID", "messageID", "data", "stopReason", "errorMessage", "assistantMessageEvent", "delayMs", "attempt",
     "parent_tool_use_id", "messageId", "deltaContent", "toolRequests", "outcome", "statusCode", "exitCode", "agentId",
+    "method", "params", "sessionId", "update", "sessionUpdate", "toolCall", "toolCallId", "rawInput", "rawOutput", "title",
+    "kind", "options", "optionId", "entries", "cost", "amount", "currency", "_meta", "quota", "code",
 ])  # fmt: skip
 TYPES = st.sampled_from([
     "system", "init", "api_retry", "stream_event", "content_block_delta", "text_delta", "message_start",
@@ -35,6 +37,8 @@ TYPES = st.sampled_from([
     "message_update", "message_end", "tool_execution_end", "auto_retry_start", "auto_retry_end", "compaction_end",
     "toolUse", "assistant.message_delta", "assistant.message", "assistant.turn_end", "assistant.turn_retry",
     "model.call_failure", "model.call_finished", "tool.execution_complete", "session.error", "session.info",
+    "session/update", "session/request_permission", "agent_message_chunk", "tool_call", "tool_call_update", "plan",
+    "usage_update", "allow_once", "completed", "failed",
 ])  # fmt: skip
 VALUES = st.none() | st.booleans() | st.integers() | st.just(10**400) | st.floats() | st.text() | TYPES
 FRAMES = st.recursive(

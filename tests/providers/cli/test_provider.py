@@ -14,9 +14,11 @@ import pytest
 from providers.cli.command import CannotStart
 from providers.cli.dialects import load_dialect
 from providers.cli.environment import SecretSource, SecretUnavailable
+from providers.cli.launching import Machinery
 from providers.cli.profile import Profile
-from providers.cli.provider import CliProvider, Machinery
+from providers.cli.provider import CliProvider
 from providers.cli.tail import open_tail
+from providers.cli.warm_processes import open_warm_processes
 from providers.keeper.client import clear_append_only, end_orphans, open_keeper
 from providers.keeper.process_tree import all_processes
 from runtime.clock import boot_time_s
@@ -56,10 +58,13 @@ async def machinery(tmp_path: Path) -> AsyncIterator[Machinery]:
     data = tmp_path / "data"
     (data / "runs").mkdir(parents=True, mode=0o700)
     config = RuntimeConfig(data_dir=data, exit_grace_s=0.2)
-    async with open_keeper(data, generation=1) as keeper, open_tail() as tail:
-        yield Machinery(
-            keeper=keeper, tail=tail, config=config, inherited={"PATH": os.environ["PATH"], "TOKEN": "s3cr3t-value"}
-        )
+    inherited = {"PATH": os.environ["PATH"], "TOKEN": "s3cr3t-value"}
+    async with (
+        open_keeper(data, generation=1) as keeper,
+        open_tail() as tail,
+        open_warm_processes(data, keeper, limit=1, idle_s=60.0) as warm,
+    ):
+        yield Machinery(keeper=keeper, tail=tail, warm=warm, config=config, inherited=inherited)
     for pid in all_processes():
         try:
             command = Path(f"/proc/{pid}/cmdline").read_bytes()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from providers.keeper.client import InputRefusal, InputRefused, open_keeper
+from providers.keeper.client import InputRefusal, InputRefused, open_keeper, read_exit
 from providers.keeper.stdin_pipe import LIMIT_BYTES, StdinPipe
 
 PROJECT = Path(__file__).parents[3]
@@ -98,9 +98,33 @@ async def test_more_than_the_limit_is_refused_and_what_was_taken_is_still_writte
     link.stop(**TERM)
     with pytest.raises(InputRefused) as unfinished:
         await first
-    assert unfinished.value.refusal is InputRefusal.GONE
-    assert unfinished.value.written is not None and 0 < unfinished.value.written < 10 * MIB
+    assert (unfinished.value.refusal, unfinished.value.written) == (InputRefusal.GONE, 0), "nothing of it was read"
     assert await link.wait_gone(10)
+
+
+async def test_a_child_that_ends_in_mid_message_is_told_with_what_it_read(warm):
+    link = await warm("/bin/bash", "-c", "head -c 100000 > /dev/null")
+
+    with pytest.raises(InputRefused) as unfinished:
+        await link.send_input(b"a" * MIB)
+
+    assert unfinished.value.refusal is InputRefusal.GONE
+    assert unfinished.value.written is not None and 100_000 <= unfinished.value.written <= 200_000
+
+
+async def test_what_was_in_the_pipe_and_never_read_is_told_with_the_exit(warm, until, printed):
+    link = await warm("/bin/bash", "-c", "read line; echo got; exec sleep 300")
+    await link.send_input(b"first\n", key="first")
+    await printed(link, b"got")
+    await link.send_input(b"second\n", key="second")
+    await link.send_input(b"third\n", key="third")
+
+    link.stop(**TERM)
+
+    assert await link.wait_gone(10)
+    assert link.exit is not None and set(link.exit.unread) == {"second", "third"}
+    record = read_exit(link.directory)
+    assert record is not None and record.unread == link.exit.unread
 
 
 async def test_a_child_that_is_gone_is_told_with_nothing_written(warm, until):

@@ -1,0 +1,453 @@
+"""One process for a whole session: the next turn goes into it, and nobody notices when it is not there any more."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node.client import NodeClient, NodeError
+from runtime.events import PermissionRequest, RuntimeEvent
+from tests.support.nodes import DEMO, Agent, Node, wait_until
+from tests.support.runs import BOUND_S, begun, ending, follow, run, text, words
+
+NewNode = Callable[..., Node]
+
+WORDS = "[[demo words=3 delay_ms=1]]"
+TALK = Agent(
+    command=DEMO, dialect="claude_session", mode="session", cancel=["interrupt", "term"], verbs=["interrupt"],
+    args=["--input-format", "stream-json"], resume_args=["--input-format", "stream-json", "--resume", "{{session}}"],
+)  # fmt: skip
+ANSWER = "alpha bravo charlie"
+
+
+@asynccontextmanager
+async def talking(node: Node) -> AsyncIterator[NodeClient]:
+    """A client of the started *node*; every wait in the block is bounded."""
+    async with NodeClient(node.address) as client, asyncio.timeout(BOUND_S):
+        yield client
+
+
+@pytest.fixture
+def warm_node(new_node: NewNode) -> Callable[..., Node]:
+    """Makes and starts a node whose one target, ``talk``, is a session profile."""
+
+    def make(**settings: Any) -> Node:
+        times = {"cancel_grace_s": 2.0, **settings.pop("times", {})}
+        return new_node(agents={"talk": TALK}, times=times, **settings).start()
+
+    return make
+
+
+async def say(client: NodeClient, prompt: str = WORDS, session: str = "s", **more: Any) -> list[RuntimeEvent]:
+    """One turn of *session*."""
+    return await run(client, "talk", prompt, session_id=session, session_mode="create_if_missing", **more)
+
+
+def speaking(client: NodeClient, prompt: str, session: str = "s", **more: Any) -> Any:
+    """As :func:`say`, while it goes on."""
+    return begun(client, "talk", prompt, session_id=session, session_mode="create_if_missing", **more)
+
+
+async def pid_of(client: NodeClient, events: list[RuntimeEvent]) -> int:
+    """The process that took the turn."""
+    return int((await client.get(events[0].run_id)).details["pid"])
+
+
+def agents(node: Node) -> list[int]:
+    return sorted(node.agent_processes())
+
+
+@pytest.mark.req("RT-36", "RT-11", "BAN-17")
+async def test_the_second_turn_goes_into_the_same_process(warm_node: Callable[..., Node]) -> None:
+    node = warm_node()
+
+    async with talking(node) as client:
+        first, second = await say(client), await say(client)
+        pids = [await pid_of(client, events) for events in (first, second)]
+        raw = b"".join([piece async for piece in client.artifact(second[0].run_id, "raw")])
+
+    assert [ending(events[-1]) for events in (first, second)] == [
+        ("complete", f"turn 1: {ANSWER}"),
+        ("complete", f"turn 2: {ANSWER}"),
+    ]
+    assert [words(events)[0] for events in (first, second)] == ["start", "start"]
+    assert text(second) == f"turn 2: {ANSWER}"
+    assert pids[0] == pids[1]
+    assert raw.count(b'"type":"result"') == 1 and b"turn 1" not in raw
+    assert agents(node) == [pids[0]]
+    assert node.stop() == 0
+    assert (agents(node), node.warm_directories()) == ([], [])
+
+
+async def test_a_run_without_a_session_leaves_no_process(warm_node: Callable[..., Node]) -> None:
+    node = warm_node()
+
+    async with talking(node) as client:
+        events = await run(client, "talk", WORDS)
+
+        assert ending(events[-1]) == ("complete", f"turn 1: {ANSWER}")
+        node.assert_no_agents()
+        wait_until(lambda: node.warm_directories() == [])
+
+
+@pytest.mark.req("RT-36")
+async def test_an_idle_process_is_closed_and_the_session_goes_on(warm_node: Callable[..., Node]) -> None:
+    node = warm_node(times={"warm_idle_s": 0.3})
+
+    async with talking(node) as client:
+        first = await say(client)
+        before = await pid_of(client, first)
+        wait_until(lambda: not agents(node) and not node.warm_directories())
+        second = await say(client)
+
+        assert ending(second[-1]) == ("complete", f"turn 2: {ANSWER}")
+        assert await pid_of(client, second) != before
+
+
+@pytest.mark.req("RT-36")
+async def test_the_longest_unused_process_makes_room(warm_node: Callable[..., Node]) -> None:
+    node = warm_node(limits={"max_warm_processes": 2})
+
+    async with talking(node) as client:
+        pids = {name: await pid_of(client, await say(client, session=name)) for name in ("a", "b", "c")}
+        wait_until(lambda: agents(node) == sorted([pids["b"], pids["c"]]))
+        again = {name: await say(client, session=name) for name in ("b", "a")}
+
+        assert [ending(again[name][-1]) for name in ("b", "a")] == [("complete", f"turn 2: {ANSWER}")] * 2
+        assert await pid_of(client, again["b"]) == pids["b"]
+        wait_until(lambda: len(agents(node)) == 2)
+
+
+@pytest.mark.parametrize("victim", ["agent", "warden"])
+async def test_a_crash_between_turns_is_not_noticed(warm_node: Callable[..., Node], victim: str) -> None:
+    node = warm_node()
+
+    async with talking(node) as client:
+        pid = await pid_of(client, await say(client))
+        os.kill(pid if victim == "agent" else _parent(pid), signal.SIGKILL)
+        second = await say(client)
+
+        assert ending(second[-1]) == ("complete", f"turn 2: {ANSWER}")
+        assert await pid_of(client, second) != pid
+        wait_until(lambda: len(agents(node)) == 1)
+
+
+async def test_a_crash_in_the_turn_is_its_failure_and_the_session_goes_on(warm_node: Callable[..., Node]) -> None:
+    node = warm_node()
+
+    async with talking(node) as client:
+        async with speaking(client, "[[demo:slow]]") as (run_id, events):
+            await anext(events)
+            os.kill(agents(node)[0], signal.SIGKILL)
+            rest = await follow(events)
+        second = await say(client)
+
+        assert ending(rest[-1]) == ("error", "process_failed")
+        assert (await client.get(run_id)).details["signal"] == "9"
+        assert ending(second[-1]) == ("complete", f"turn 2: {ANSWER}")
+
+
+async def test_a_process_that_dies_while_the_turn_is_sent_takes_none_of_it(warm_node: Callable[..., Node]) -> None:
+    """It was stopped and read nothing, so a fresh one answers, once."""
+    node = warm_node()
+
+    async with talking(node) as client:
+        pid = await pid_of(client, await say(client))
+        os.kill(pid, signal.SIGSTOP)
+        async with speaking(client, WORDS) as (_, events):
+            os.kill(pid, signal.SIGKILL)
+            rest = await follow(events)
+
+        assert ending(rest[-1]) == ("complete", f"turn 2: {ANSWER}")
+        assert words(rest).count("start") == 0 and sum(event.is_terminal for event in rest) == 1
+
+
+@pytest.mark.req("RT-23", "E-5", "RT-19")
+async def test_a_confirmed_interrupt_keeps_the_process(warm_node: Callable[..., Node]) -> None:
+    node = warm_node()
+
+    async with talking(node) as client:
+        pid = await pid_of(client, await say(client))
+        async with speaking(client, "[[demo:tool cmd=sleep%20600]]") as (run_id, events):
+            wait_until(lambda: len(agents(node)) > 1)
+            receipt = await client.cancel(run_id)
+            rest = await follow(events)
+        third = await say(client)
+
+        assert (receipt.accepted, receipt.state, rest[-1].type.value) == (True, "cancelled", "cancelled")
+        assert ending(third[-1]) == ("complete", f"turn 3: {ANSWER}")
+        assert await pid_of(client, third) == pid
+        assert agents(node) == [pid], "the tool is gone"
+
+
+@pytest.mark.req("RT-21", "RT-23", "E-5")
+@pytest.mark.parametrize(
+    "prompt",
+    ["[[demo:stubborn]]", "[[demo:tool cmd=setsid%20sleep%20600%20%26%20sleep%20600]]"],
+    ids=["not confirmed", "a tool is left"],
+)
+async def test_a_cancel_that_is_not_clean_ends_the_process(warm_node: Callable[..., Node], prompt: str) -> None:
+    node = warm_node(times={"cancel_grace_s": 1.0})
+
+    async with talking(node) as client:
+        pid = await pid_of(client, await say(client))
+        async with speaking(client, prompt) as (run_id, events):
+            wait_until(lambda: len(agents(node)) > 1)
+            receipt = await client.cancel(run_id)
+            rest = await follow(events)
+            node.assert_no_agents(0.3)
+        third = await say(client)
+
+        assert (receipt.accepted, rest[-1].type.value) == (True, "cancelled")
+        assert ending(third[-1]) == ("complete", f"turn 3: {ANSWER}")
+        assert await pid_of(client, third) != pid
+
+
+@pytest.mark.req("RT-20", "E-6")
+async def test_a_late_cancel_does_not_hit_the_next_turn(warm_node: Callable[..., Node]) -> None:
+    node = warm_node()
+
+    async with talking(node) as client:
+        first = await say(client)
+        async with speaking(client, "[[demo words=20 delay_ms=20]]") as (_, events):
+            receipts = [await client.cancel(first[0].run_id) for _ in range(3)]
+            rest = await follow(events)
+
+        assert [(receipt.accepted, receipt.state) for receipt in receipts] == [(False, "complete")] * 3
+        assert rest[-1].type == "complete"
+
+
+@pytest.mark.req("RT-20", "E-6")
+async def test_cancels_around_the_end_of_turns_never_disturb_the_next(warm_node: Callable[..., Node]) -> None:
+    """Each turn is cancelled about when it ends; whatever the receipt says, the turn after it is whole."""
+    node = warm_node()
+
+    async with talking(node) as client:
+        for number in range(12):
+            async with speaking(client, "[[demo words=8 delay_ms=5]]") as (run_id, events):
+                await asyncio.sleep(0.02 + 0.006 * number)
+                receipt = await client.cancel(run_id)
+                rest = await follow(events)
+            after = await say(client, WORDS)
+
+            assert receipt.accepted == (rest[-1].type == "cancelled")
+            assert ending(after[-1]) == ("complete", f"turn {2 * number + 2}: {ANSWER}")
+
+
+@pytest.mark.req("RT-22", "NB-17", "BAN-19")
+async def test_a_terminated_session_has_no_process(warm_node: Callable[..., Node]) -> None:
+    node = warm_node()
+
+    async with talking(node) as client:
+        await say(client)
+        await client.terminate_session("s")
+
+        assert agents(node) == []
+        assert ending((await say(client))[-1]) == ("complete", f"turn 1: {ANSWER}")
+
+
+async def test_a_turn_of_megabytes_arrives_whole(warm_node: Callable[..., Node]) -> None:
+    node = warm_node()
+    prompt = ("x" * 99 + " ") * 30_000
+
+    async with talking(node) as client:
+        first, second = await say(client, prompt), await say(client, prompt)
+
+        assert all("(2999999 characters)" in events[-1].message for events in (first, second))
+
+
+async def test_a_deadline_ends_the_process_and_not_the_session(warm_node: Callable[..., Node]) -> None:
+    from datetime import timedelta
+
+    node = warm_node()
+
+    async with talking(node) as client:
+        pid = await pid_of(client, await say(client))
+        late = await say(client, "[[demo:slow]]", timeout=timedelta(seconds=0.5))
+        third = await say(client)
+
+        assert ending(late[-1]) == ("error", "deadline_exceeded")
+        assert ending(third[-1]) == ("complete", f"turn 3: {ANSWER}")
+        assert await pid_of(client, third) != pid
+
+
+# --- the node's end
+
+
+@pytest.mark.parametrize("way", ["kill", "stop"])
+async def test_a_turn_under_way_is_adopted_and_an_idle_process_is_closed(warm_node: Callable[..., Node], way: str) -> None:
+    node = warm_node(times={"foreground_grace_s": 30.0})
+    async with talking(node) as client:
+        idle = await pid_of(client, await say(client, session="idle"))
+        await say(client, session="busy")
+        async with speaking(
+            client, "[[demo words=40 delay_ms=40]]", session="busy", background=True
+        ) as (run_id, events):
+            before = [await anext(events) for _ in range(3)]
+    busy = next(pid for pid in agents(node) if pid != idle) if way == "kill" else None
+    getattr(node, way)()
+    if way == "kill":
+        assert idle in agents(node)
+    else:
+        wait_until(lambda: idle not in agents(node))
+
+    node.start()
+
+    async with talking(node) as client:
+        whole = await follow(client.attach(run_id))
+        wait_until(lambda: idle not in agents(node))
+        again = await say(client, session="busy")
+        resumed = await say(client, session="idle")
+
+        assert text(whole) == "turn 2: " + " ".join(
+            ["alpha bravo charlie delta echo foxtrot golf hotel india juliet kilo lima".split()[n % 12] for n in range(40)]
+        )
+        assert ending(whole[-1]) == ("complete", text(whole))
+        assert [event.sequence for event in whole] == list(range(1, len(whole) + 1))
+        assert text(before) == text(whole[1:4])
+        assert ending(again[-1]) == ("complete", f"turn 3: {ANSWER}")
+        assert busy is None or await pid_of(client, again) == busy
+        assert ending(resumed[-1]) == ("complete", f"turn 2: {ANSWER}")
+
+
+async def test_a_turn_that_ended_without_a_node_is_finished_once(warm_node: Callable[..., Node]) -> None:
+    node = warm_node()
+    async with talking(node) as client:
+        async with speaking(client, "[[demo words=10 delay_ms=40]]", background=True) as (run_id, events):
+            await anext(events)
+    node.kill()
+    await asyncio.sleep(1.0)
+
+    node.start()
+
+    async with talking(node) as client:
+        whole = await follow(client.attach(run_id))
+        assert ending(whole[-1])[0] == "complete"
+        assert text(whole) == whole[-1].message
+        assert [event.sequence for event in whole] == list(range(1, len(whole) + 1))
+        assert ending((await say(client))[-1]) == ("complete", f"turn 2: {ANSWER}")
+
+
+async def test_a_process_that_died_without_a_node_is_judged_by_what_it_said(warm_node: Callable[..., Node]) -> None:
+    node = warm_node()
+    async with talking(node) as client:
+        async with speaking(client, "[[demo:slow]]", background=True) as (run_id, events):
+            await anext(events)
+    node.kill()
+    os.kill(agents(node)[0], signal.SIGKILL)
+
+    node.start()
+
+    async with talking(node) as client:
+        whole = await follow(client.attach(run_id))
+        assert ending(whole[-1]) == ("error", "process_failed")
+        assert ending((await say(client))[-1]) == ("complete", f"turn 2: {ANSWER}")
+        wait_until(lambda: len(node.warm_directories()) == 1)
+
+
+async def test_a_cancel_that_the_node_did_not_live_to_carry_out_is(warm_node: Callable[..., Node]) -> None:
+    node = warm_node()
+    async with talking(node) as client:
+        async with speaking(client, "[[demo:slow]]", background=True) as (run_id, events):
+            await anext(events)
+    node.kill()
+    (node.run_directories()[-1] / "cancel").write_text('{"reason": "before the crash"}')
+
+    node.start()
+
+    async with talking(node) as client:
+        whole = await follow(client.attach(run_id))
+        assert whole[-1].type == "cancelled"
+        assert ending((await say(client))[-1]) == ("complete", f"turn 2: {ANSWER}")
+
+
+async def test_what_an_earlier_node_left_idle_is_closed_even_when_its_warden_died(
+    warm_node: Callable[..., Node],
+) -> None:
+    node = warm_node()
+    async with talking(node) as client:
+        pid = await pid_of(client, await say(client))
+    node.kill()
+    os.kill(_parent(pid), signal.SIGKILL)
+    assert agents(node) == [pid]
+
+    node.start()
+
+    wait_until(lambda: agents(node) == [] and node.warm_directories() == [])
+
+
+# --- questions
+
+
+def _asking(new_node: NewNode, **permissions: Any) -> Node:
+    profiles = {"talk": {"permissions": permissions}}
+    return new_node(agents={"talk": TALK}, profiles=profiles, times={"foreground_grace_s": 30.0}).start()
+
+
+@pytest.mark.parametrize(("rules", "said"), [({"allow": ["Bash"]}, "allow"), ({"deny": ["*"]}, "deny")])
+async def test_a_rule_answers_the_agent(new_node: NewNode, rules: dict[str, Any], said: str) -> None:
+    node = _asking(new_node, **rules)
+
+    async with talking(node) as client:
+        events = await say(client, "[[demo:ask]]")
+
+    assert ending(events[-1]) == ("complete", f"turn 1: {said}")
+
+
+async def test_nobodys_answer_is_a_denial(new_node: NewNode) -> None:
+    node = _asking(new_node, patience_s=0.3)
+
+    async with talking(node) as client:
+        events = await say(client, "[[demo:ask]]")
+
+    assert ending(events[-1]) == ("complete", "turn 1: deny")
+    assert words(events).count("activity") == 1
+
+
+@pytest.mark.parametrize(("allow", "said"), [(True, "allow"), (False, "deny")])
+async def test_a_question_outlives_the_node(new_node: NewNode, allow: bool, said: str) -> None:
+    node = _asking(new_node)
+    async with talking(node) as client:
+        async with speaking(client, "[[demo:ask]]", background=True) as (run_id, _):
+            asked = await _question(client, run_id)
+    node.kill()
+
+    node.start()
+
+    async with talking(node) as client:
+        assert await _question(client, run_id) == asked
+        await _until_open(client, run_id, asked, allow)
+        whole = await follow(client.attach(run_id, include_activity=True))
+
+        assert ending(whole[-1]) == ("complete", f"turn 1: {said}")
+        assert words(whole).count("activity") == 1
+
+
+async def _question(client: NodeClient, run_id: str) -> str:
+    """The id of the first question of the run."""
+    async with aclosing(client.attach(run_id, include_activity=True)) as events:
+        async for event in events:
+            if isinstance(event.activity, PermissionRequest):
+                return event.activity.request_id
+    raise AssertionError("nothing was asked")
+
+
+async def _until_open(client: NodeClient, run_id: str, request_id: str, allow: bool) -> None:
+    """Answer as soon as the node that took the run over has come to the question."""
+    while True:
+        try:
+            return await client.respond(run_id, request_id, allow=allow)
+        except NodeError as error:
+            assert error.code == "not_found"
+            await asyncio.sleep(0.02)
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
