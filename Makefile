@@ -7,6 +7,9 @@ PYTHON ?= python3
 VENV ?= .venv
 PB ?= node/pb
 PYTEST_ARGS ?=
+ROUNDS ?= 3
+SEED ?=
+COMPARE ?= .cache/compare
 SMOKE_ARGS ?=
 CLIS ?=
 
@@ -58,6 +61,14 @@ smoke: $(READY) ## which agents of the catalog are ready here; executes nothing 
 bench: $(READY) ## measure the product beside its floors; prints ratios
 	@$(BIN)/python -m bench
 
+# The peers are installed by their own package managers, once; without a network what is there is measured.
+.PHONY: compare
+compare: $(READY) ## the same work on installable peers, side by side, into docs/comparison.md
+	@mkdir -p $(COMPARE)/sandbox-agent
+	@test -d $(COMPARE)/sandbox-agent/node_modules || npm install --silent --no-audit --no-fund --prefix $(COMPARE)/sandbox-agent @sandbox-agent/cli || echo "sandbox-agent could not be installed" >&2
+	@test -x $(COMPARE)/a2a/bin/python || { $(PYTHON) -m venv $(COMPARE)/a2a && $(COMPARE)/a2a/bin/pip install -qq --disable-pip-version-check 'a2a-sdk[grpc,sqlite]'; } || { rm -rf $(COMPARE)/a2a; echo "a2a-sdk could not be installed" >&2; }
+	@$(BIN)/python -m bench.compare --cache $(COMPARE)
+
 # --- checking
 
 .PHONY: test
@@ -65,8 +76,9 @@ test: $(READY) ## run the default suite: no network, no key (PYTEST_ARGS='-k nam
 	@$(PYTEST) --ignore=tests/chaos
 
 .PHONY: chaos
-chaos: $(READY) ## kill the node, its keeper and its wardens under load, short form
+chaos: $(READY) ## break nodes in every way of the failure table, then a monkey (ROUNDS=3 SEED=n); prints its books
 	@$(PYTEST) tests/chaos -m "not slow"
+	@$(BIN)/python -m tests.chaos.monkey --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
 
 .PHONY: real-cli
 real-cli: $(READY) ## the vendors' CLIs behind a node, against a scripted model (CLIS='claude codex' for some of them)

@@ -20,7 +20,6 @@ _STATES = {
     RunState.ERROR: node_pb2.RUN_STATE_ERROR,
     RunState.CANCELLED: node_pb2.RUN_STATE_CANCELLED,
 }
-
 _DECISIONS: dict[node_pb2.PermissionDecision, Decision] = {
     node_pb2.PERMISSION_DECISION_ALLOW: Decision.ALLOW,
     node_pb2.PERMISSION_DECISION_DENY: Decision.DENY,
@@ -83,7 +82,12 @@ def capabilities_to_wire(
     targets: Sequence[tuple[str, str, Capabilities]], limits: Mapping[str, int]
 ) -> node_pb2.GetCapabilitiesResponse:
     found = [
-        node_pb2.Target(adapter=adapter, target=target, max_concurrency=capabilities.max_concurrency)
+        node_pb2.Target(
+            adapter=adapter,
+            target=target,
+            max_concurrency=capabilities.max_concurrency,
+            verbs=sorted(capabilities.verbs),
+        )
         for adapter, target, capabilities in targets
     ]
     return node_pb2.GetCapabilitiesResponse(targets=found, limits=dict(limits))

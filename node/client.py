@@ -41,6 +41,7 @@ from node.wire_views import (
     RunView,
 )
 from runtime.events import TERMINAL, RuntimeEvent
+from runtime.provider import InputReceipt
 from runtime.types import RunRequest
 
 __all__ = ["DEFAULT_ADDRESS", "NodeClient", "NodeError", "NodeUnreachable", "new_run_id"]
@@ -133,7 +134,7 @@ class NodeClient:
                 yield event
 
     async def cancel(self, run_id: str, *, reason: str = "") -> CancelReceipt:
-        """End a run as cancelled; answers when the cancel is durably recorded. Safe to repeat."""
+        """End a run as cancelled; answers when it has ended, or has not within the node's grace. Safe to repeat."""
         return await self._connection.cancel(run_id, reason)
 
     async def get(self, run_id: str) -> RunDetails:
@@ -184,6 +185,10 @@ class NodeClient:
         """Ask a provider something beside its runs; ``status`` is its usage and quota."""
         request = command_to_wire(target, name, adapter=adapter, arguments=arguments or {})
         return await self._connection.command(request, within_s)
+
+    async def send_input(self, run_id: str, verb: str, text: str = "") -> InputReceipt:
+        """Do *verb* (interrupt, steer or queue) to a running turn; a target that cannot refuses as ``unsupported``."""
+        return await self._connection.send_input(run_id, verb, text)
 
     async def respond(self, run_id: str, request_id: str, *, allow: bool, message: str = "") -> None:
         """Answer a question (activity ``permission_request``) of a running agent; durable when this returns."""

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 
 from providers.catalog.factory import ProfileSettings
 from providers.cli.environment import SecretSource, is_secret_name
@@ -84,6 +85,7 @@ class _Limits(_Strict):
     max_input_bytes: Annotated[int, Field(gt=0, le=7_000_000, strict=True)] = _DEFAULTS.max_input_bytes
     output_bytes: Bytes = _DEFAULTS.output_bytes
     disk_watermark_bytes: Bytes = _DEFAULTS.disk_watermark_bytes
+    max_processes: Annotated[int, Field(ge=0, le=1_000_000, strict=True)] = _DEFAULTS.max_processes
     max_line_bytes: Bytes = _DEFAULTS.max_line_bytes
 
 
@@ -180,8 +182,20 @@ def _parse(data: Any, name: str) -> _File:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"]) or "the file"
-        found = "a secret-bearing section" if "secrets" in place else repr(first["input"])[:200]
-        raise ConfigError(f"{name}: {place}: {first['msg']}; found {found}") from error
+        raise ConfigError(f"{name}: {place}: {_wanted(first)}; found {_shown(first['loc'], first['input'])}") from None
+
+
+def _wanted(error: ErrorDetails) -> str:
+    return "it must be a section" if error["type"] == "model_type" else error["msg"].removeprefix("Value error, ")
+
+
+def _shown(place: tuple[int | str, ...], value: Any) -> str:
+    """What stands there, for a message: of a section the names only, since a value below may be a secret by mistake."""
+    if isinstance(value, Mapping):
+        return f"a section with {', '.join(map(str, value)) or 'nothing in it'}"[:200]
+    if "secrets" in place or "env" in place or not isinstance(value, str | int | float | bool | None):
+        return f"a value of type {type(value).__name__}"
+    return repr(value)[:200]
 
 
 def _check_listen(address: str, *, insecure: bool) -> None:

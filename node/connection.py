@@ -19,10 +19,12 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 
 from node import wire_views as views
+from node.bridge_inputs import input_receipt_from_wire, verb_to_wire
 from node.pb import node_pb2, node_pb2_grpc
 from node.session_views import SessionSummary, session_from_wire
 from node.wire_errors import failure_of
 from runtime.failure import Failure, FailureCode
+from runtime.provider import InputReceipt
 
 CONNECT_S = 5
 """The bound on one attempt to connect."""
@@ -47,6 +49,7 @@ _T = TypeVar("_T")
 _Stream: TypeAlias = AbstractAsyncContextManager[AsyncIterator[_T]]
 
 PROBE_S = 150.0  # over what a catalog may allow a CLI for its answers
+_CANCEL_S = 60.0  # an operator may give agents a long grace
 _CALL_S = 10.0  # for the answers to questions; streams have no deadline of their own
 
 
@@ -149,9 +152,9 @@ class Connection:
         return _stream(self._stub.GetArtifact, node_pb2.GetArtifactRequest(run_id=run_id, name=name))
 
     async def cancel(self, run_id: str, reason: str) -> views.CancelReceipt:
-        """Record a cancel; answers when that is durable."""
+        """Cancel a run; answers when it has ended, or has not within the node's grace."""
         request = node_pb2.CancelRunRequest(run_id=run_id, reason=reason)
-        return views.receipt_from_wire(await _ask(self._stub.CancelRun, request))
+        return views.receipt_from_wire(await _ask(self._stub.CancelRun, request, within_s=_CANCEL_S))
 
     async def get(self, run_id: str) -> views.RunDetails:
         """One run and its facts."""
@@ -191,6 +194,11 @@ class Connection:
     async def command(self, request: node_pb2.CommandRequest, within_s: float) -> views.CommandView:
         """A provider's answer to a command."""
         return views.answer_from_wire(await _ask(self._stub.Command, request, within_s=within_s))
+
+    async def send_input(self, run_id: str, verb: str, text: str) -> InputReceipt:
+        """Do something to a running turn."""
+        request = node_pb2.SendInputRequest(run_id=run_id, verb=verb_to_wire(verb), input=text)
+        return input_receipt_from_wire(await _ask(self._stub.SendInput, request))
 
     async def respond(self, run_id: str, request_id: str, allow: bool, message: str) -> None:
         """Answer a question of a running agent."""

@@ -11,11 +11,10 @@ import os
 import resource
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from node.config import NodeConfig
 from node.reload import ConfigSource, Reloader
@@ -34,6 +33,7 @@ from providers.keeper.client import (
     open_keeper,
 )
 from runtime import records
+from runtime.background import Background
 from runtime.index import Index, open_index
 from runtime.keys import new_ulid
 from runtime.provider import Provider
@@ -48,6 +48,7 @@ from runtime.types import RUN_ID
 log = logging.getLogger(__name__)
 
 OPEN_FILES = 65_536  # two per run, one per attached stream
+TASKS_END_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,9 +104,11 @@ async def open_host(
         agents = Agents(selection, machinery, prober)
         await registry.replace([*(("cli", provider) for provider in agents.build(selection)), *(extra or [])])
         runs = await stack.enter_async_context(open_runs(config.runtime, storage, index, registry))
-        recovery = _task(stack, _recover(runs, _Leftovers(keeper, runs, warm)), "recovery")
-        _task(stack, keep_sweeping(runs), "retention")
-        _task(stack, prober.sweep(), "sweep probes")
+        tasks = Background()
+        stack.push_async_callback(tasks.end, within_s=TASKS_END_S)
+        recovery = tasks.start(_recover(runs, _Leftovers(keeper, runs, warm)), name="recovery")
+        tasks.start(keep_sweeping(runs), name="retention")
+        tasks.start(prober.sweep(), name="sweep probes")
         reloader = Reloader(source or ConfigSource(), config, agents, registry, runs, extra or [])
         yield Host(
             config=config, node_id=config.node_id or await _stored_node_id(index), started_ns=time.time_ns(), runs=runs,
@@ -116,8 +119,11 @@ async def open_host(
 async def _recover(runs: Runs, leftovers: _Leftovers) -> None:
     await leftovers.close_idle(await runs.index.run(records.unended))  # before a session's next turn could come
     await recover(runs, leftovers.end)
-    await leftovers.close_idle([run.record for run in runs.live.values()])
-    await leftovers.end_strays()
+    try:
+        await leftovers.close_idle([run.record for run in runs.live.values()])
+        await leftovers.end_strays()
+    except Exception:  # the node serves already; what is left over waits for the next start
+        log.exception("leftovers of earlier runs could not be ended")
 
 
 class _Leftovers:
@@ -156,18 +162,6 @@ class _Leftovers:
         link.stop(steps=("term",), grace_s=1.0, reason="finished")
         await link.wait_gone(5.0)
         await link.close()
-
-
-def _task(stack: AsyncExitStack, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-    """A task of the host's: cancelled and awaited when the host closes."""
-    task = asyncio.create_task(work, name=name)
-
-    async def end() -> None:
-        task.cancel()
-        await asyncio.wait([task])
-
-    stack.push_async_callback(end)
-    return task
 
 
 async def _stored_node_id(index: Index) -> str:

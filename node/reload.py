@@ -31,13 +31,13 @@ class ConfigSource:
 
 
 class Reloader:
-    """Reloads one host. ``problem`` is why the last try was refused, empty when it was not."""
+    """Reloads one host. ``config`` is in service; ``problem`` is why the last try was refused, empty when it was not."""
 
     def __init__(
         self, source: ConfigSource, config: NodeConfig, agents: Agents, registry: Registry, runs: Runs,
         extra: list[tuple[str, Provider]],
     ) -> None:  # fmt: skip
-        self._source, self._config, self._agents = source, config, agents
+        self._source, self.config, self._agents = source, config, agents
         self._registry, self._runs, self._extra = registry, runs, extra
         self._one_at_a_time = asyncio.Lock()
         self.problem = ""
@@ -62,19 +62,28 @@ class Reloader:
             config = await asyncio.to_thread(self._source.load)
         except ConfigError as error:
             raise InvalidRequest(str(error), field="config") from error
-        for name, now, wanted in (
-            ("listen", self._config.listen, config.listen),
-            ("data_dir", self._config.runtime.data_dir, config.runtime.data_dir),
-            ("node_id", self._config.node_id, config.node_id),
-        ):
-            if now != wanted:
+        before, after = _fixed(self.config), _fixed(config)
+        for name, now in before.items():
+            if now != after[name]:
                 raise InvalidRequest(
-                    f"{name} cannot change from {now} to {wanted} while the node runs; restart it", field=name
+                    f"{name} cannot change from {now} to {after[name]} while the node runs; restart it", field=name
                 )
         selection = await asyncio.to_thread(load_selection, config.catalog, config.profiles)
         providers = self._agents.build(selection)
         snapshot = await self._registry.replace([*(("cli", provider) for provider in providers), *self._extra])
         self._agents.adopt(selection)
         self._runs.reconfigure(config.runtime)
-        self._config = config
+        self.config = config
         return snapshot.version
+
+
+def _fixed(config: NodeConfig) -> dict[str, object]:
+    """What was decided when the node started: its place in the world, and what was built once for all profiles."""
+    runtime = config.runtime
+    at_start = {
+        "limits": ("output_bytes", "disk_watermark_bytes", "max_processes", "max_line_bytes", "max_warm_processes"),
+        "times": ("exit_grace_s", "warm_idle_s"),
+    }
+    built = {f"{part}.{name}": getattr(runtime, name) for part, names in at_start.items() for name in names}
+    place = {"listen": config.listen, "data_dir": runtime.data_dir, "node_id": config.node_id}
+    return {**place, "reflection": config.reflection, **built}

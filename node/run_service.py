@@ -7,18 +7,21 @@ not notice.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import grpc.aio
 
-from node import bridge_views
+from node import bridge_inputs, bridge_views
 from node.host import Host
+from node.paging import key_of, page_size
 from node.pb import node_pb2
 from node.runtime_bridge import EventEncoder, request_from_wire
 from runtime import journal
+from runtime.conversations import send_input
 from runtime.events import EventType
 from runtime.execution import SUPPRESSED
 from runtime.failure import NotFound
@@ -26,10 +29,10 @@ from runtime.keys import new_ulid
 from runtime.provider import Describer
 from runtime.readers import Reader
 from runtime.records import RunRecord
+from runtime.types import RUN_ID
 
 RUN_ID_HEADER = "iop-run-id"
 CHUNK_BYTES = 256 * 1024
-PAGE_DEFAULT, PAGE_LIMIT = 100, 1000
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -44,7 +47,8 @@ class RunService:
         """Dispatch, then stream to the terminal."""
         asked = request_from_wire(request)
         asked = replace(asked, run_id=asked.run_id or new_ulid().lower())
-        await context.send_initial_metadata([(RUN_ID_HEADER, asked.run_id)] if asked.run_id.isascii() else [])
+        is_header = RUN_ID.fullmatch(asked.run_id)  # one that is none is refused below, in our words and not gRPC's
+        await context.send_initial_metadata([(RUN_ID_HEADER, asked.run_id)] if is_header else [])
         reader = await self._runs.dispatch(
             asked, after=request.after_sequence, outer_deadline_s=context.time_remaining()
         )
@@ -53,10 +57,9 @@ class RunService:
     async def AttachRun(self, request: node_pb2.AttachRunRequest, context: Context) -> None:
         """Stream from a cursor to the terminal."""
         reader = await self._runs.attach(request.run_id, after=request.after_sequence)
-        await context.send_initial_metadata(
-            [(RUN_ID_HEADER, reader.run_id)]
-        )  # a quiet run: the caller knows it is attached
-        await self._stream(reader, context, after=request.after_sequence, include_activity=request.include_activity)
+        with reader:  # a caller that is gone by now must not stay counted as one who reads
+            await context.send_initial_metadata([(RUN_ID_HEADER, reader.run_id)])  # even while the run is quiet
+            await self._stream(reader, context, after=request.after_sequence, include_activity=request.include_activity)
 
     async def _stream(self, reader: Reader, context: Context, *, after: int, include_activity: bool) -> None:
         encoder = EventEncoder(node_id=self._host.node_id, after_sequence=after)
@@ -72,6 +75,11 @@ class RunService:
     async def CancelRun(self, request: node_pb2.CancelRunRequest, context: Context) -> node_pb2.CancelRunResponse:
         receipt = await self._runs.cancel(request.run_id, reason=request.reason)
         return bridge_views.receipt_to_wire(receipt)
+
+    async def SendInput(self, request: node_pb2.SendInputRequest, context: Context) -> node_pb2.SendInputResponse:
+        verb = bridge_inputs.verb_from_wire(request.verb)
+        receipt = await send_input(self._runs, request.run_id, verb, request.input)
+        return bridge_inputs.input_receipt_to_wire(receipt)
 
     async def RespondPermission(
         self, request: node_pb2.RespondPermissionRequest, context: Context
@@ -98,8 +106,8 @@ class RunService:
         )
 
     async def ListRuns(self, request: node_pb2.ListRunsRequest, context: Context) -> node_pb2.ListRunsResponse:
-        size = min(request.page_size, PAGE_LIMIT) if request.page_size > 0 else PAGE_DEFAULT
-        found = await self._runs.page(before=request.page_token, limit=size + 1, active_only=request.active_only)
+        size, before = page_size(request.page_size), key_of(request.page_token)
+        found = await self._runs.page(before=before, limit=size + 1, active_only=request.active_only)
         queued = {record.ulid: self._runs.queue_position(record) for record in found}
         return bridge_views.page_to_wire(
             found[:size], queued, next_token=found[size - 1].ulid if len(found) > size else ""
@@ -113,8 +121,9 @@ class RunService:
 
     async def GetArtifact(self, request: node_pb2.GetArtifactRequest, context: Context) -> None:
         record = await self._runs.get(request.run_id)
-        async for data in self._artifact(record, request.name):
-            await context.write(bridge_views.chunk_to_wire(data))
+        async with aclosing(self._artifact(record, request.name)) as pieces:
+            async for data in pieces:
+                await context.write(bridge_views.chunk_to_wire(data))
 
     # -- what a run left --------------------------------------------------------------------------------------------
 
@@ -143,7 +152,7 @@ class RunService:
             sizes["answer"] = len(answer)
         return dict(sorted(sizes.items()))
 
-    async def _artifact(self, record: RunRecord, name: str) -> AsyncIterator[bytes]:
+    async def _artifact(self, record: RunRecord, name: str) -> AsyncGenerator[bytes, None]:
         if name == "answer" and (answer := await asyncio.to_thread(_answer, self._directory(record))) is not None:
             for begin in range(0, len(answer), CHUNK_BYTES):
                 yield answer[begin : begin + CHUNK_BYTES]

@@ -8,18 +8,24 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
+from typing import Any
 
 from node.config import ConfigError, NodeConfig
 from node.host import Host, open_host
 from node.reload import ConfigSource
 from node.server import CannotListen, serving
+from runtime.cancellation import first_of
 from runtime.failure import FailureError
 
 log = logging.getLogger(__name__)
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
+
+
+class RecoveryFailed(Exception):
+    """What an earlier node left cannot be taken up; the text says why."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -47,11 +53,23 @@ async def _serve(config: NodeConfig, source: ConfigSource) -> int:
     try:
         async with open_host(config, source=source) as host, serving(host) as address:
             print(f"iop-node {host.node_id} listening on {address}", flush=True)
-            await _until_told(host, signals)
-            await _leave(host, signals, config.drain_s)
-    except (CannotListen, FailureError) as error:
+            await _while_recovered(host, _until_told(host, signals))
+            await _leave(host, signals)
+    except (CannotListen, RecoveryFailed, FailureError) as error:
         return _refuse(str(error), EXIT_FAILED)
     return EXIT_OK
+
+
+async def _while_recovered(host: Host, work: Coroutine[Any, Any, None]) -> None:
+    """Do *work*, unless earlier runs cannot be taken up: a node that would never serve is better ended, and started anew."""
+    task = asyncio.create_task(work)
+    try:
+        await asyncio.wait({task, host.recovery}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done() and (error := host.recovery.exception()) is not None:
+            raise RecoveryFailed(f"earlier runs cannot be taken up: {error}") from error
+        await task
+    finally:
+        task.cancel()
 
 
 async def _until_told(host: Host, signals: asyncio.Queue[signal.Signals]) -> None:
@@ -62,21 +80,26 @@ async def _until_told(host: Host, signals: asyncio.Queue[signal.Signals]) -> Non
             log.info("configuration reloaded", extra={"generation": generation})
         except FailureError as error:
             log.error("configuration not reloaded: %s", error)
+        except Exception:  # whatever a reload stumbles over, what is in service stays in service
+            log.exception("configuration not reloaded")
 
 
-async def _leave(host: Host, signals: asyncio.Queue[signal.Signals], drain_s: float) -> None:
-    """Take no new runs, and give the others time to end; a second signal cancels them.
+async def _leave(host: Host, signals: asyncio.Queue[signal.Signals]) -> None:
+    """Take no new runs, and give the others time to end; a second signal to stop cancels them.
 
     Calls are answered meanwhile. What is running after that is left to the next node process.
     """
     host.runs.drain()
-    again = asyncio.create_task(signals.get())
-    idle = asyncio.create_task(host.runs.idle())
-    await asyncio.wait({again, idle}, timeout=drain_s, return_when=asyncio.FIRST_COMPLETED)
-    if again.done():
+    told_again = asyncio.Event()
+    await first_of(_tell_stop(signals, told_again), host.runs.idle(), within_s=host.reloader.config.drain_s)
+    if told_again.is_set():
         await host.runs.cancel_all("the node was told twice to stop")
-    for task in (again, idle):
-        task.cancel()
+
+
+async def _tell_stop(signals: asyncio.Queue[signal.Signals], told: asyncio.Event) -> None:
+    while await signals.get() == signal.SIGHUP:
+        log.warning("configuration not reloaded: the node is leaving")
+    told.set()
 
 
 def _refuse(sentence: str, code: int) -> int:

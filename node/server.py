@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
+import socket
 import stat
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -26,6 +26,7 @@ from node.profile_health import report_readiness
 from node.run_service import RunService
 from node.session_service import SessionService
 from node.wire_errors import ErrorGuard, deserializer
+from runtime.background import Background
 
 SERVICE = node_pb2.DESCRIPTOR.services_by_name["NodeService"]
 STOP_GRACE_S = 2.0
@@ -36,7 +37,10 @@ OPTIONS: list[tuple[str, Any]] = [
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.ping_timeout_ms", 10_000),  # the wait for the answer; its default of a minute hides a frozen client
     ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),  # a reader of a quiet run pings; the default is five minutes
+    (
+        "grpc.http2.min_ping_interval_without_data_ms",
+        10_000,
+    ),  # a reader of a quiet run pings; the default is five minutes
     ("grpc.max_receive_message_length", 8 << 20),  # over our own input limit, so that the refusal is ours and typed
     ("grpc.max_send_message_length", 4 << 20),
     ("grpc.max_concurrent_streams", 10_000),
@@ -61,14 +65,14 @@ async def serving(host: Host) -> AsyncIterator[str]:
     services = ("", SERVICE.full_name)
     await set_health(health_servicer, services, is_serving=False)
     await server.start()
-    reporting = asyncio.create_task(report_health(host.runs, health_servicer, services), name="health")
-    readiness = asyncio.create_task(report_readiness(host.agents, health_servicer), name="readiness")
+    reports = Background()
+    reports.start(report_health(host.runs, health_servicer, services), name="health")
+    reports.start(report_readiness(host.agents, health_servicer), name="readiness")
     try:
         yield address
     finally:
-        reporting.cancel()
-        readiness.cancel()
-        host.runs.drain()
+        await reports.end(within_s=STOP_GRACE_S)
+        host.runs.leave()
         await set_health(health_servicer, services, is_serving=False)
         await server.stop(STOP_GRACE_S)
 
@@ -88,12 +92,22 @@ def _listen(server: grpc.aio.Server, listen: str) -> str:
 
 
 def _remove_stale_socket(path: str) -> None:
-    """A node that was killed leaves its socket behind; the data directory's lock says that none lives."""
+    """A node that was killed leaves its socket behind, on which nobody answers; gRPC would take away a living one too."""
     try:
-        if stat.S_ISSOCK(os.stat(path).st_mode):
-            os.unlink(path)
+        if not stat.S_ISSOCK(os.stat(path).st_mode):
+            raise CannotListen(f"cannot listen on {UNIX_PREFIX}{path}: it is something else than a socket")
     except FileNotFoundError:
-        pass
+        return
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)
+            return
+        except OSError as error:
+            raise CannotListen(f"cannot listen on {UNIX_PREFIX}{path}: {error.strerror or error}") from error
+    raise CannotListen(f"cannot listen on {UNIX_PREFIX}{path}: another process does")
 
 
 def _handlers(*servicers: object) -> grpc.GenericRpcHandler:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from typing import Any
 
 import grpc.aio
 
 from node import bridge_views
 from node.host import Host
+from node.paging import offset_of, page_size
 from node.pb import node_pb2
 from runtime.conversations import terminate_session, transcript
 from runtime.keys import LOCAL
-
-PAGE_DEFAULT, PAGE_LIMIT = 100, 1000
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -24,14 +24,15 @@ class SessionService:
         self._runs = host.runs
 
     async def GetSession(self, request: node_pb2.GetSessionRequest, context: Context) -> node_pb2.GetSessionResponse:
+        await self._runs.recovered.wait()  # before it, nobody knows which sessions are active
         session = self._runs.sessions.get(LOCAL, request.session_id)
         return bridge_views.session_response(session, self._runs.active_run_id(session))
 
     async def ListSessions(
         self, request: node_pb2.ListSessionsRequest, context: Context
     ) -> node_pb2.ListSessionsResponse:
-        size = min(request.page_size, PAGE_LIMIT) if request.page_size > 0 else PAGE_DEFAULT
-        begin = int(request.page_token) if request.page_token.isdigit() else 0
+        size, begin = page_size(request.page_size), offset_of(request.page_token)
+        await self._runs.recovered.wait()
         found = self._runs.sessions.of(LOCAL)[begin : begin + size + 1]
         shown = [(session, self._runs.active_run_id(session)) for session in found[:size]]
         return bridge_views.sessions_to_wire(shown, next_token=str(begin + size) if len(found) > size else "")
@@ -43,5 +44,6 @@ class SessionService:
         return bridge_views.terminated_response(session)
 
     async def GetTranscript(self, request: node_pb2.GetTranscriptRequest, context: Context) -> None:
-        async for utterance in transcript(self._runs, request.session_id):
-            await context.write(bridge_views.utterance_to_wire(utterance))
+        async with aclosing(transcript(self._runs, request.session_id)) as utterances:
+            async for utterance in utterances:
+                await context.write(bridge_views.utterance_to_wire(utterance))

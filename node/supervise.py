@@ -58,6 +58,8 @@ class Supervisor:
     def _run_node(self) -> int:
         command = [sys.executable, "-m", "node", "serve", "--as-pid-1", *self._arguments]
         self._node = subprocess.Popen(command)
+        if self._is_stopping:  # told to stop while there was nobody to pass it on to
+            self._node.terminate()
         while True:
             pid, status = os.waitpid(-1, 0)
             if pid == self._node.pid:

@@ -78,6 +78,7 @@ class TargetView:
     adapter: str
     target: str
     max_concurrency: int
+    verbs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +180,7 @@ def artifacts_from_wire(message: node_pb2.ListArtifactsResponse) -> tuple[Artifa
 def capabilities_from_wire(message: node_pb2.GetCapabilitiesResponse) -> CapabilitiesView:
     """What a node can run."""
     targets = tuple(
-        TargetView(adapter=one.adapter, target=one.target, max_concurrency=one.max_concurrency)
+        TargetView(adapter=one.adapter, target=one.target, max_concurrency=one.max_concurrency, verbs=tuple(one.verbs))
         for one in message.targets
     )
     return CapabilitiesView(targets=targets, limits=dict(message.limits))

@@ -299,7 +299,9 @@ class Conversation:
 
     def claim_end(self) -> None:
         """From here on the turn ends as its own; where an interrupt has hit it already, that is awaited."""
-        if not self._answering(False):
+        import signal
+
+        if not self._answering(False) and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
             time.sleep(60)
 
     def _answering(self, is_so: bool) -> bool:
@@ -373,7 +375,12 @@ def ask(turn: Turn) -> None:
     if turn.conversation is None:
         raise TurnOver(1, "error: only in a session somebody can be asked")
     name, request_id = turn.directive.text("tool", "Bash"), new_uuid()
-    request = {"subtype": "can_use_tool", "tool_name": name, "input": {"command": "echo asked"}, "description": "a demo"}
+    request = {
+        "subtype": "can_use_tool",
+        "tool_name": name,
+        "input": {"command": "echo asked"},
+        "description": "a demo",
+    }
     turn.emit("control_request", request_id=request_id, request=request)
     while True:
         answer = turn.conversation.answers.get()

@@ -1,4 +1,4 @@
-"""Work that must be finished even when its waiter is cancelled."""
+"""Waits that a cancel must not tear: work that is finished all the same, and the first of several ends."""
 
 from __future__ import annotations
 
@@ -30,3 +30,13 @@ async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
             raise interrupted from task.exception()
         raise interrupted
     return task.result()
+
+
+async def first_of(*waits: Coroutine[Any, Any, object], within_s: float | None = None) -> None:
+    """Wait until one of *waits* is over, or *within_s* is; the others are cancelled, also when this call is."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()

@@ -51,6 +51,11 @@ class Capacity:
     def waiting(self) -> int:
         return len(self._waiting)
 
+    def resize(self, limit: int, *, queue_limit: int) -> None:
+        """Other limits from now on. Nothing granted is taken back; what fits now begins now."""
+        self.limit, self.queue_limit = limit, queue_limit
+        self._advance()
+
     def take(self, *, adapter: str, target: str, target_limit: int) -> Ticket:
         """A ticket for one run of the target (*target_limit* 0: only the host's limit applies), granted or queued.
 

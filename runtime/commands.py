@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from runtime.failure import Failure, FailureCode, failure_from_exception
 from runtime.provider import CommandHandler, CommandRequest, CommandResponse
 from runtime.registry import Registry
@@ -21,8 +19,6 @@ async def run_command(registry: Registry, request: CommandRequest, *, adapter: s
         if not isinstance(lease.provider, CommandHandler):
             return _unsupported(f"target {lease.target!r} takes no commands")
         return await lease.provider.command(request)
-    except asyncio.CancelledError:
-        raise
     except Exception as error:
         return CommandResponse(failure=failure_from_exception(error))
     finally:

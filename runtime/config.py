@@ -47,6 +47,9 @@ class RuntimeConfig:
     max_input_bytes: int = 3_500_000
     output_bytes: int = 1 << 30
     disk_watermark_bytes: int = 64 << 20
+    max_processes: int = 0
+    """How many processes the agents' user may have, against those that fork without end; 0 leaves the system's own limit.
+    It counts all processes of that user, and does not bind root: for root use the pids limit of a container."""
     max_line_bytes: int = 64 << 20
     ring_bytes: int = 256 << 10
 

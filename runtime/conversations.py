@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from pathlib import Path
 
 from runtime import journal, records
 from runtime.events import EventType, RuntimeEvent, ToolCall, ToolResult
-from runtime.failure import FailureCode, FailureError, SessionBusy
-from runtime.keys import LOCAL
-from runtime.provider import SessionTerminator
+from runtime.failure import FailureCode, FailureError, InvalidRequest, SessionBusy
+from runtime.keys import LOCAL, new_ulid
+from runtime.provider import InputOutcome, InputReceipt, InputVerb, SessionTerminator
 from runtime.records import RunRecord
 from runtime.run import SessionView
 from runtime.runs import Runs
 from runtime.sessions import Session
+from runtime.types import SessionMode
 
 
 class Unsupported(FailureError):
@@ -59,19 +60,29 @@ async def terminate_session(
     session = runs.sessions.get(principal, session_id)
     if session.terminated_ns is not None:
         return session
-    provider = _terminator(runs, session)
-    await _free(runs, session, cancel_active=cancel_active)
-    await provider.terminate_session(SessionView(runs.sessions, session))
-    await runs.sessions.terminate(session, time.time_ns())
+    lease = runs.registry.lease(adapter=session.adapter, target=session.target)
+    try:
+        if not isinstance(lease.provider, SessionTerminator):
+            raise Unsupported(f"target {session.target!r} cannot end sessions", target=session.target)
+        await _free(runs, session, cancel_active=cancel_active)
+        await _end(runs, session, lease.provider)
+    finally:
+        lease.release()
     return runs.sessions.get(principal, session_id)
 
 
-def _terminator(runs: Runs, session: Session) -> SessionTerminator:
-    lease = runs.registry.lease(adapter=session.adapter, target=session.target)
-    lease.release()
-    if not isinstance(lease.provider, SessionTerminator):
-        raise Unsupported(f"target {session.target!r} cannot end sessions", target=session.target)
-    return lease.provider
+async def _end(runs: Runs, session: Session, provider: SessionTerminator) -> None:
+    """Hold the session as a run would, so that none begins on it while it ends."""
+    holder, principal, session_id = new_ulid(), session.principal, session.session_id
+    runs.sessions.claim(
+        principal=principal, session_id=session_id, mode=SessionMode.REQUIRE_EXISTING, adapter=session.adapter,
+        target=session.target, run=holder, now_ns=session.used_ns,
+    )  # fmt: skip
+    try:
+        await provider.terminate_session(SessionView(runs.sessions, session))
+        await runs.sessions.terminate(session, time.time_ns())
+    finally:
+        runs.sessions.release(principal, session_id, holder)
 
 
 async def _free(runs: Runs, session: Session, *, cancel_active: bool) -> None:
@@ -89,7 +100,31 @@ async def _free(runs: Runs, session: Session, *, cancel_active: bool) -> None:
         await asyncio.wait([run.task], timeout=runs.config.cancel_grace_s)
 
 
-async def transcript(runs: Runs, session_id: str, *, principal: str = LOCAL) -> AsyncIterator[Utterance]:
+async def send_input(runs: Runs, run_id: str, verb: str, text: str = "", *, principal: str = LOCAL) -> InputReceipt:
+    """Do *verb* to the run, with *text* where it takes one; the receipt tells what came of it.
+
+    Raises:
+        NotFound: no such run of this principal.
+        InvalidRequest: there is no such verb, or its text is missing.
+        Unsupported: the run's target cannot do it; nothing is done instead.
+    """
+    if verb not in InputVerb._value2member_map_:
+        raise InvalidRequest(f"verb {verb!r} is unknown; use one of {', '.join(InputVerb)}", field="verb")
+    if verb == InputVerb.STEER and not text:
+        raise InvalidRequest("input is empty; give the text to steer with", field="input")
+    record = await runs.get(run_id, principal=principal)
+    run = runs.live.get((principal, run_id))
+    if run is None or run.lease is None or run.is_ending or run.ctx.stop is not None:
+        return InputReceipt(outcome=InputOutcome.TOO_LATE, message=f"the run is {record.state.value}, or ending")
+    if verb not in run.lease.capabilities.verbs:
+        can = ", ".join(sorted(run.lease.capabilities.verbs)) or "nothing"
+        raise Unsupported(f"target {run.spec.target!r} cannot {verb}; it can {can}", target=run.spec.target, verb=verb)
+    if run.ctx.take_input is None:
+        return InputReceipt(outcome=InputOutcome.NOT_CONFIRMED, message="the run has not begun its turn")
+    return await run.ctx.take_input(InputVerb(verb), text)
+
+
+async def transcript(runs: Runs, session_id: str, *, principal: str = LOCAL) -> AsyncGenerator[Utterance, None]:
     """What was said in the session, in order, as far as its runs are still held.
 
     Raises:

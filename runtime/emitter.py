@@ -185,8 +185,6 @@ class Emitter:
         try:
             async with asyncio.timeout(self._sink_timeout_s):
                 await self._writer.write(events)
-        except asyncio.CancelledError:
-            raise
         except Exception as cause:
             self.sink_error = self.sink_error or cause
             self._started = self._started and events[0].type is not EventType.START

@@ -10,10 +10,12 @@ import logging
 
 from runtime import records
 from runtime.background import Background
+from runtime.cancellation import first_of
 from runtime.clock import boot_time_s
 from runtime.config import RuntimeConfig
 from runtime.emitter import Emitter, execute
-from runtime.failure import FailureError
+from runtime.events import error
+from runtime.failure import failure_from_exception
 from runtime.index import Index
 from runtime.provider import Describer, Stop, StopReason
 from runtime.records import RunState
@@ -59,19 +61,20 @@ class Executor:
             if not run.ticket.granted.is_set():
                 await self._wait_for_slot(run)
             await execute(run.lease.provider, run.ctx, run.spec, emitter)
-        except FailureError as error:
-            log.error("run ended without a stored terminal: %s", error, extra={"run_id": run.spec.run_id})
+        except Exception as problem:
+            await self._end_all_the_same(run, emitter, problem)
         finally:
             await self.settle(run)
 
+    async def _end_all_the_same(self, run: LiveRun, emitter: Emitter, problem: Exception) -> None:
+        """What went wrong here was the host's doing; the run's readers get a terminal, if it can be shown at all."""
+        log.error("run failed in its host: %s", problem, exc_info=problem, extra={"run_id": run.spec.run_id})
+        if not emitter.has_ended:
+            await emitter.emit([error(failure_from_exception(problem))])
+
     async def _wait_for_slot(self, run: LiveRun) -> None:
         """Wait until a slot is free or the run is told to stop; its own time-out counts from then."""
-        waits = [asyncio.create_task(run.ticket.granted.wait()), asyncio.create_task(run.ctx.stopped())]
-        try:
-            await asyncio.wait(waits, timeout=self.config.queue_timeout_s, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
+        await first_of(run.ticket.granted.wait(), run.ctx.stopped(), within_s=self.config.queue_timeout_s)
         if not run.ticket.granted.is_set():
             waited = f"no execution slot became free within {self.config.queue_timeout_s:g} s"
             run.ctx.request_stop(Stop(reason=StopReason.QUEUE, message=waited))
@@ -86,7 +89,7 @@ class Executor:
         try:
             await self._record_outcome(run)
         finally:  # what could not be recorded is found in the journal at the next start
-            if run.is_stored or not run.ended.is_set() or run.record.ended_ns is None:
+            if run.is_stored or run.record.ended_ns is None:
                 self._live.pop((run.record.principal, run.record.run_id), None)
             if run.task is not None and self._last_turn.get(run.session.key) is run.task:
                 del self._last_turn[run.session.key]

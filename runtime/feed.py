@@ -73,6 +73,10 @@ class Feed:
             first -= 1
         return list(islice(self._ring, first, first + limit))
 
+    def beyond(self, after: int) -> list[RuntimeEvent]:
+        """What memory holds beyond *after*, though there may have been more between."""
+        return [event for event in self._ring if event.sequence > after]
+
 
 def _weight(event: RuntimeEvent) -> int:
     return _EVENT_OVERHEAD + len(event.delta) + len(event.message)
@@ -104,7 +108,7 @@ class Cursor:
         """
         while True:
             if self.after < self._visible():
-                events = self._from_memory() or self._from_journal()
+                events = self._from_memory() or self._from_journal() or self._unstored()
                 if events:
                     self.after = events[-1].sequence
                     return events
@@ -132,6 +136,10 @@ class Cursor:
             self._offset = journal.seek(self._fd, self.after)
         events, self._offset = journal.read(self._fd, self._offset, through=self._visible())
         return events
+
+    def _unstored(self) -> list[RuntimeEvent]:
+        """What is visible and was not stored: the terminal that a full disk did not take."""
+        return [] if self._feed is None else self._feed.beyond(self.after)
 
     def _release(self) -> None:
         if self._fd is not None:

@@ -8,6 +8,7 @@ refuses a newer directory by name instead of guessing.
 from __future__ import annotations
 
 import asyncio
+import os
 import queue
 import sqlite3
 import threading
@@ -208,11 +209,16 @@ def connect(path: Path) -> sqlite3.Connection:
         IndexUnavailable: it is damaged, or was written by a newer version.
     """
     try:
+        os.close(
+            os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        )  # prompts are in it; SQLite obeys the umask
         connection = sqlite3.connect(path, isolation_level=None)
         connection.row_factory = sqlite3.Row
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
         _ensure_schema(connection, path)
+    except OSError as error:
+        raise IndexUnavailable(f"{path} cannot be opened: {error.strerror}") from error
     except sqlite3.DatabaseError as error:
         raise IndexUnavailable(
             f"{path} is not a usable index ({error}); move it away to start with an empty one"
@@ -235,8 +241,8 @@ def _ensure_schema(connection: sqlite3.Connection, path: Path) -> None:
 async def open_index(data_dir: Path) -> AsyncIterator[Index]:
     """The index of *data_dir*; closed with everything committed when the block ends."""
     index = Index(data_dir / NAME)
-    await index.open()
     try:
+        await index.open()
         yield index
     finally:
         await index.close()

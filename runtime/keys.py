@@ -23,9 +23,14 @@ def new_ulid(now_ms: int | None = None) -> str:
     return "".join(_CROCKFORD[(value >> shift) & 31] for shift in range(125, -1, -5))
 
 
+def is_ulid(text: str) -> bool:
+    """Whether *text* is a key as :func:`new_ulid` makes it."""
+    return len(text) == 26 and all(char in _CROCKFORD for char in text)
+
+
 def made_ns(ulid: str) -> int:
     """When *ulid* was made, in nanoseconds of the epoch; far in the future for what is none, so that it looks young."""
-    if len(ulid) != 26 or any(char not in _CROCKFORD for char in ulid):
+    if not is_ulid(ulid):
         return 1 << 62
     value = 0
     for char in ulid:

@@ -14,9 +14,11 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from runtime.cancellation import to_the_end
 from runtime.events import Draft, PermissionRequest, activity
 from runtime.failure import Conflict, InvalidRequest, NotFound
 from runtime.provider import Answer, Decision
@@ -72,21 +74,29 @@ class PermissionDesk:
             known = ", ".join(Decision)
             raise InvalidRequest(f"decision {decision!r} is unknown; use one of {known}", field="decision")
         if (stored := self._answers.get(request_id)) is not None:
-            raise Conflict(f"request {request_id!r} was answered {stored.decision} ({stored.by}) before")
+            raise _answered_before(stored)
         if (waiting := self._open.get(request_id)) is None:
             raise NotFound(f"no request {request_id!r} is open in this run", request_id=request_id)
         answer = Answer(request_id=request_id, decision=Decision(decision), by="caller", message=message)
+        await to_the_end(self._settle_and_tell(answer, waiting))
+        return answer
+
+    async def _settle_and_tell(self, answer: Answer, waiting: asyncio.Future[Answer]) -> None:
+        """One step for a caller that may leave in the middle: an answer on disk is one that the agent hears."""
         if (stored := await self._settle(answer)) is not answer:
-            raise Conflict(f"request {request_id!r} was answered {stored.decision} ({stored.by}) before")
+            raise _answered_before(stored)
         if not waiting.done():
             waiting.set_result(answer)
-        return answer
 
     async def _settle(self, answer: Answer) -> Answer:
         """Store *answer* unless the question has one by now; what is stored is what counts."""
         first = self._answers.setdefault(answer.request_id, answer)
         if first is answer:
-            await asyncio.to_thread(_append, self._path, answer)
+            try:
+                await asyncio.to_thread(_append, self._path, answer)
+            except OSError:  # not durable, so not an answer: it can be given again
+                del self._answers[answer.request_id]
+                raise
         return first
 
     def _timed_out(self, request: PermissionRequest) -> Answer:
@@ -94,23 +104,28 @@ class PermissionDesk:
         return Answer(request_id=request.request_id, decision=Decision.DENY, by="timeout", message=message)
 
 
+def _answered_before(stored: Answer) -> Conflict:
+    return Conflict(f"request {stored.request_id!r} was answered {stored.decision} ({stored.by}) before")
+
+
 def read_answers(path: Path) -> list[Answer]:
     """The answers stored at *path*; a line torn by a crash was never an answer."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except FileNotFoundError:
         return []
     answers = []
     for line in lines:
         try:
-            found = json.loads(line)
-            decision = Decision(found["decision"])
+            answers.append(_answer(json.loads(line)))
         except (ValueError, KeyError, TypeError):
             continue
-        answers.append(
-            Answer(request_id=found["request_id"], decision=decision, by=found["by"], message=found["message"])
-        )
     return answers
+
+
+def _answer(found: Any) -> Answer:
+    decision = Decision(found["decision"])
+    return Answer(request_id=found["request_id"], decision=decision, by=found["by"], message=found["message"])
 
 
 def _append(path: Path, answer: Answer) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from runtime import journal, records
+from runtime.cancellation import first_of
 from runtime.clock import boot_id, boot_time_s
 from runtime.emitter import Emitter, Resumption
 from runtime.events import error
@@ -80,7 +81,14 @@ def _raw_bytes(run: LiveRun) -> int:
     """How much output the run's provider has to read again."""
     provider = None if run.lease is None else run.lease.provider
     files: dict[str, Path] = provider.artifacts(run.directory) if isinstance(provider, Describer) else {}
-    return sum(path.stat().st_size for path in files.values())
+    return sum(_size_bytes(path) for path in files.values())
+
+
+def _size_bytes(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:  # its run has ended meanwhile, and what it printed is not kept
+        return 0
 
 
 async def _caught_up(run: LiveRun) -> None:
@@ -89,10 +97,7 @@ async def _caught_up(run: LiveRun) -> None:
     A run that waits for a slot, or whose provider begins it anew, has nothing to catch up with.
     """
     if run.ticket.granted.is_set() and run.lease is not None and run.lease.capabilities.survives_host:
-        waits = [asyncio.create_task(run.ctx.caught_up.wait()), asyncio.create_task(run.ended.wait())]
-        await asyncio.wait(waits, timeout=CATCH_UP_S, return_when=asyncio.FIRST_COMPLETED)
-        for wait in waits:
-            wait.cancel()
+        await first_of(run.ctx.caught_up.wait(), run.ended.wait(), within_s=CATCH_UP_S)
     if not run.ended.is_set():
         run.arm_deadline()
 
@@ -127,7 +132,12 @@ async def _finish_finished(runs: Runs, record: RunRecord, end: journal.JournalEn
     runs.tasks.start(end_leftovers(directory, record.ulid), name="leftovers")  # nothing waits for it: the run is over
     await runs.index.run(
         records.finish(
-            record.ulid, state=outcome, ended_ns=end.last.time_ns, failure=failure, recovered=record.recovered
+            record.ulid,
+            state=outcome,
+            ended_ns=end.last.time_ns,
+            failure=failure,
+            recovered=record.recovered,
+            size_bytes=runs.storage.size_bytes(directory),
         )
     )
 
@@ -146,12 +156,12 @@ def _live_again(runs: Runs, record: RunRecord, spec: ExecutionSpec, end: journal
     )  # fmt: skip
     feed = Feed(published=0 if end.last is None else end.last.sequence, ring_bytes=runs.config.ring_bytes)
     run = runs.live_run(record, spec, session, lease, ticket, feed)
+    runs.live[record.principal, record.run_id] = run  # from here on whoever gives up lets go of what it holds
     run.record = replace(record, state=RunState.ACCEPTED if end.last is None else RunState.RUNNING)
     run.ctx.recorded = end.position
     run.ctx.adopting = lease is not None and lease.capabilities.survives_host  # the others begin anew
     if (stop := read_cancel(run.directory)) is not None:
         run.ctx.request_stop(stop)
-    runs.live[record.principal, record.run_id] = run
     run.open_journal()
     run.accepted.set_result(None)
     return run

@@ -151,14 +151,20 @@ class Registry:
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
-    async def close(self) -> None:
-        """Close every provider once, each after its last run; call it when runs have been told to end."""
+    async def close(self, *, within_s: float = 10.0) -> None:
+        """Close every provider once, each after its last run; call it when runs have been told to end.
+
+        One that has not closed *within_s* is left behind: a stuck run must not keep its host from leaving.
+        """
         self._is_closed = True
         before, self.snapshot = self.snapshot, Snapshot(version=self.snapshot.version + 1)
         for entry in {id(e): e for e in before.entries.values()}.values():
             self._retire(entry)
         if self._closing:
-            await asyncio.wait(self._closing)
+            _, stuck = await asyncio.wait(self._closing, timeout=within_s)
+            for task in stuck:
+                log.error("%s: not over after %g s, left behind", task.get_name(), within_s)
+                task.cancel()
 
 
 async def _close_when_idle(entry: _Entry) -> None:

@@ -36,10 +36,6 @@ log = logging.getLogger(__name__)
 CANCEL_FILE = "cancel"
 
 
-_CANCELLABLE = frozenset({RunState.ACCEPTED, RunState.RUNNING})
-"""States in which a cancel still counts; afterwards it is answered with how the run ended."""
-
-
 class SessionView:
     """The run's private view of its session: the provider's own id, and nothing else."""
 
@@ -95,7 +91,7 @@ class LiveRun:
         self.readers = 0
         self._grace: asyncio.TimerHandle | None = None
         self._alarm: Alarm | None = None
-        self._cancel_written: asyncio.Task[None] | None = None
+        self._cancelling: asyncio.Task[None] | None = None
         ctx.on_stop(self._on_stop)
 
     # -- events -----------------------------------------------------------------------------------------------------
@@ -110,9 +106,18 @@ class LiveRun:
             return
         try:
             if len(events) > 1:
-                self._store(events[:-1])
+                self._store_or_make_room(events[:-1])
         finally:  # nobody may wait for ever for a terminal, whatever became of that which came with it
             await to_the_end(self._end(events[-1]))
+
+    def _store_or_make_room(self, events: Sequence[RuntimeEvent]) -> None:
+        """What belongs to the end of a run is worth the reserve: its start, if nothing was stored before."""
+        try:
+            self._store(events)
+        except StorageFull:
+            if not self._make_room():
+                raise
+            self._store(events)
 
     def _store(self, events: Sequence[RuntimeEvent]) -> None:
         assert self._journal is not None
@@ -218,15 +223,21 @@ class LiveRun:
         self.arm_deadline()
 
     async def cancel(self, reason: str) -> bool:
-        """Record the cancel durably, then ask the run to end; False when its outcome was decided before."""
+        """Record the cancel durably, then ask the run to end; False when its outcome was decided before.
+
+        A caller that leaves meanwhile changes nothing: what is on disk takes effect now, not after a restart.
+        """
         if self.is_ending or self.ctx.stop is not None:
-            return self._was_cancelled()
-        if self._cancel_written is None:
-            self._cancel_written = asyncio.create_task(self._record_cancel(reason))
-        await asyncio.shield(self._cancel_written)
+            return self._is_being_cancelled()
+        if self._cancelling is None:
+            self._cancelling = asyncio.create_task(self._record_and_stop(reason), name=f"cancel {self.spec.run_id}")
+        await asyncio.shield(self._cancelling)
+        return self._is_being_cancelled()
+
+    async def _record_and_stop(self, reason: str) -> None:
+        await self._record_cancel(reason)
         if not self.is_ending:
             self.ctx.request_stop(Stop(reason=StopReason.CANCELLED, message=reason))
-        return self._was_cancelled()
 
     def _on_stop(self) -> None:
         """A run that is told to stop because the disk is full needs some of it to end: its warden's record, its terminal."""
@@ -244,10 +255,10 @@ class LiveRun:
         except OSError:  # a full disk, a directory removed under us: the run must be stoppable all the same
             log.exception("cancel could not be recorded", extra={"run_id": self.spec.run_id})
 
-    def _was_cancelled(self) -> bool:
-        """The run ends as cancelled, or is on its way there."""
+    def _is_being_cancelled(self) -> bool:
+        """A cancel has counted and the run is on its way to its end; afterwards one is answered with how it ended."""
         stop = self.ctx.stop
-        return stop is not None and stop.reason is StopReason.CANCELLED and self.record.state in _CANCELLABLE
+        return stop is not None and stop.reason is StopReason.CANCELLED and not self.record.state.is_terminal
 
 
 def write_cancel(directory: Path, reason: str) -> None:

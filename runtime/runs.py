@@ -35,7 +35,7 @@ from runtime.registry import Lease, Registry
 from runtime.resolve import check_policy, check_request, check_same, check_workspace, parse_policy, run_not_found
 from runtime.run import LiveRun, SessionView
 from runtime.sessions import Session, Sessions
-from runtime.storage import Storage
+from runtime.storage import Storage, not_stored
 from runtime.types import ExecutionSpec, PermissionRules, RunRequest, SessionMode
 
 log = logging.getLogger(__name__)
@@ -75,6 +75,7 @@ class Runs:
         self.live: dict[tuple[str, str], LiveRun] = {}
         self.recovered = asyncio.Event()
         self.draining = asyncio.Event()
+        self.is_leaving = False
         self.tasks = Background()
         self.executor = Executor(config, storage, index, self.live, self.tasks)
 
@@ -102,6 +103,7 @@ class Runs:
         digest = request_digest(request)
         found = self._find(principal, run_id)
         if found is None:
+            check_cursor(run_id, after, first=1, last=0)
             lease = await self._lease(request)
             found = self.live.get((principal, run_id))  # the same request may have come in while we waited
             if found is not None:
@@ -109,7 +111,7 @@ class Runs:
             else:
                 claimed = self._claim(request, mode, lease, principal, run_id, digest, outer_deadline_s)
                 try:
-                    return await self._accept(claimed, after)
+                    return await self._accept(claimed)
                 except sqlite3.IntegrityError:  # it came in and has even ended
                     found = self._get(principal, run_id)
         check_same(found.record if isinstance(found, LiveRun) else found, digest)
@@ -188,27 +190,30 @@ class Runs:
             journal_bytes=self.config.output_bytes, desk=desk,
         )  # fmt: skip
 
-    async def _accept(self, run: LiveRun, after: int) -> Reader:
+    async def _accept(self, run: LiveRun) -> Reader:
         """Make the claim durable and begin; a caller that leaves meanwhile leaves an accepted run like any other."""
         run.attach()
         reader = Reader(run.spec.run_id, run.cursor(0), lambda: self._detach(run))
         try:
-            await to_the_end(self._make_durable(run, after))
+            await to_the_end(self._make_durable(run))
         except BaseException:
             reader.close()
             raise
         return reader
 
-    async def _make_durable(self, run: LiveRun, after: int) -> None:
+    async def _make_durable(self, run: LiveRun) -> None:
         """The row comes last: before it everything can be undone, after it nothing can be refused."""
         try:
-            check_cursor(run.spec.run_id, after, first=1, last=0)
             if run.spec.workspace == str(self.storage.private_workspace(run.session.key)):
                 self.storage.make_private_workspace(run.session.key)
             check_workspace(run.spec.workspace)
             self.storage.make_run_directory(run.record.ulid)
             run.open_journal()
             await self.index.run(_acceptance(run))
+        except OSError as error:
+            refusal = not_stored(error, self.storage.root)
+            self._forget(run, refusal)
+            raise refusal from error
         except BaseException as error:
             self._forget(run, error)
             raise
@@ -253,7 +258,7 @@ class Runs:
         if isinstance(found, RunRecord):
             return read_ended(found, self.storage.run_directory(found.ulid), after)
         await asyncio.shield(found.accepted)
-        if found.ended.is_set() and found.record.ended_ns is not None:
+        if found.ended.is_set() and found.is_stored:  # a terminal that the disk did not take is in memory only
             return read_ended(found.record, found.directory, after)
         check_cursor(found.spec.run_id, after, first=1, last=found.feed.published)
         found.attach()
@@ -263,7 +268,9 @@ class Runs:
         run.detach(self.config.foreground_grace_s, lambda: self.abandon(run))
 
     def abandon(self, run: LiveRun) -> None:
-        """Nobody has read a foreground run for the whole grace: cancel it."""
+        """Nobody has read a foreground run for the whole grace: cancel it, unless it was the host that sent them away."""
+        if self.is_leaving:
+            return
         self.tasks.start(run.cancel(f"no reader for {self.config.foreground_grace_s:g} s"), name="abandon")
 
     # -- look and cancel --------------------------------------------------------------------------------------------
@@ -349,10 +356,16 @@ class Runs:
         """Take no new runs from now on; those that are accepted go on."""
         self.draining.set()
 
+    def leave(self) -> None:
+        """Readers are sent away from now on, and come back to the next host: that they go abandons no run."""
+        self.drain()
+        self.is_leaving = True
+
     async def idle(self) -> None:
         """Wait until no accepted run is left."""
         while going_on := [run for run in self.live.values() if not run.ended.is_set()]:
-            await asyncio.wait([asyncio.create_task(run.ended.wait()) for run in going_on])
+            for run in going_on:
+                await run.ended.wait()
 
     async def cancel_all(self, reason: str) -> None:
         """Cancel every run, and wait for their ends as long as a cancel may take."""
@@ -365,19 +378,19 @@ class Runs:
             log.warning("runs are left after a cancel of all", extra={"left": len(self.live)})
 
     def reconfigure(self, config: RuntimeConfig) -> None:
-        """Use *config* for runs accepted from now on."""
+        """Use *config* for runs accepted from now on; waiting ones begin when its limits let them."""
         self.config = self.executor.config = config
-        self.capacity.limit, self.capacity.queue_limit = config.max_concurrent_runs, config.max_queued_runs
+        self.capacity.resize(config.max_concurrent_runs, queue_limit=config.max_queued_runs)
 
     async def close(self, *, grace_s: float = 5.0) -> None:
         """Take no more runs. Runs that survive their host are left to the next process; the others are cancelled."""
-        self.drain()
-        staying = [
+        self.leave()
+        mortal = [
             run for run in self.live.values() if run.lease is not None and not run.lease.capabilities.survives_host
         ]
-        for run in staying:
+        for run in mortal:
             run.ctx.request_stop(Stop(reason=StopReason.CANCELLED, message="the node is shutting down"))
-        tasks = {run.task for run in staying if run.task is not None}
+        tasks = {run.task for run in mortal if run.task is not None}
         if tasks:
             await asyncio.wait(tasks, timeout=grace_s)
         await self.tasks.end(within_s=grace_s)

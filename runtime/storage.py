@@ -19,16 +19,23 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from runtime.failure import FailureCode, FailureError
+from runtime.failure import Failure, FailureCode, FailureError
 
 RESERVE = "reserve"
 RESERVE_BYTES = 4 << 20
+NETWORK_FILESYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "ceph", "afs"})
 
 
 class DataDirectoryInUse(FailureError):
     """Another host process has the data directory; give this one its own."""
 
     code = FailureCode.CONFLICT
+
+
+class DataDirectoryOnNetwork(FailureError):
+    """Other machines can mount it, and their locks are not ours: two nodes could have it."""
+
+    code = FailureCode.UNSUPPORTED
 
 
 class Storage:
@@ -117,10 +124,13 @@ def open_storage(root: Path, *, unlock: Callable[[Path], None] | None = None) ->
 
     Raises:
         DataDirectoryInUse: another process holds it.
+        DataDirectoryOnNetwork: it lies on a network file system.
     """
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name in ("runs", "sessions"):
         (root / name).mkdir(mode=0o700, exist_ok=True)
+    if (kind := filesystem_of(root)) in NETWORK_FILESYSTEMS:
+        raise DataDirectoryOnNetwork(f"data directory {root} lies on {kind}; use a disk of this machine")
     fd = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         storage = Storage(root, _take(fd, root), unlock)
@@ -128,6 +138,28 @@ def open_storage(root: Path, *, unlock: Callable[[Path], None] | None = None) ->
         yield storage
     finally:
         os.close(fd)
+
+
+def not_stored(error: OSError, root: Path) -> FailureError:
+    """What to tell a caller whose run *root* did not take."""
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    message = f"the node's data directory {root} takes no run: {error.strerror or error}; dispatch to another node"
+    return FailureError.of(Failure(code=FailureCode.STORAGE_FULL if is_full else FailureCode.INTERNAL, message=message))
+
+
+def filesystem_of(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
+    """The type of the file system that *path* lies on, as the kernel lists it in *mounts*; empty when it does not."""
+    device = os.stat(path).st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    for line in lines:
+        place, _, source = line.partition(" - ")
+        if place.split()[2:3] == [wanted] and source:
+            return source.split()[0]
+    return ""
 
 
 def _take(fd: int, root: Path) -> int:

@@ -111,7 +111,8 @@ class Capabilities:
     the host is away, so a restarted host calls ``execute`` again with the same run directory to adopt it.
     ``default_workspace`` is used when a request names none (empty: a private directory), ``silence_timeout_s`` when it
     sets none (None: the host's). ``policy_keys`` are the members of a request's policy, beside the host's own, that the
-    provider understands; any other is refused before acceptance. ``labels`` are facts by which it is known; every start
+    provider understands; any other is refused before acceptance. ``verbs`` are what can be done to a run beside cancelling
+    it (:class:`runtime.provider.InputVerb`); another is refused. ``labels`` are facts by which it is known; every start
     and terminal event of its runs carries them.
     """
 
@@ -122,6 +123,7 @@ class Capabilities:
     silence_timeout_s: float | None = None
     policy_keys: frozenset[str] = frozenset()
     permissions: PermissionRules = field(default_factory=PermissionRules)
+    verbs: frozenset[str] = frozenset()
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

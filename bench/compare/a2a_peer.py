@@ -45,7 +45,9 @@ class A2APeer(Peer):
             await self.channel.channel_ready()
 
     async def dispatch(self, run_id: str, prompt: str) -> Stream:
-        message = Message(message_id=str(uuid.uuid5(uuid.NAMESPACE_URL, run_id)), role=Role.ROLE_USER, parts=[Part(text=prompt)])
+        message = Message(
+            message_id=str(uuid.uuid5(uuid.NAMESPACE_URL, run_id)), role=Role.ROLE_USER, parts=[Part(text=prompt)]
+        )
         call = self._stub().SendStreamingMessage(SendMessageRequest(message=message))
         async for said in self._follow(call, run_id):
             yield said

@@ -1,4 +1,4 @@
-"""One peer through all scenarios: ``python -m bench.compare.measure PEER CACHE``; the figures as one JSON object on stdout.
+"""One peer through one scenario: ``python -m bench.compare.measure PEER CACHE SCENARIO``; its figures as JSON on stdout.
 
 Needs nothing but the standard library and what the peer's adapter needs, so that it runs in the peer's own environment.
 """
@@ -149,10 +149,10 @@ SCENARIOS: tuple[Callable[[Peer], Awaitable[Figures]], ...] = (
 )  # fmt: skip
 
 
-async def measure(kind: type[Peer], cache: Path) -> Figures:
-    """Each scenario on a fresh program."""
-    found: Figures = {"name": kind.name, "notes": list(kind.notes)}
-    for scenario in SCENARIOS:
+async def measure(kind: type[Peer], cache: Path, only: str) -> Figures:
+    """Each scenario (of that name, when one is given) on a fresh program."""
+    found: Figures = {"name": kind.name, "notes": list(kind.notes), "scale": kind.scale}
+    for scenario in (scenario for scenario in SCENARIOS if only in ("", scenario.__name__)):
         with tempfile.TemporaryDirectory(prefix="iop-compare-", ignore_cleanup_errors=True) as root:
             peer = kind(Path(root), cache)
             found["version"] = peer.version
@@ -170,7 +170,8 @@ async def measure(kind: type[Peer], cache: Path) -> Figures:
 def main() -> None:
     module, name = PEERS[sys.argv[1]]
     kind = getattr(importlib.import_module(module), name)
-    print(json.dumps(asyncio.run(measure(kind, Path(sys.argv[2]).absolute()))))
+    only = sys.argv[3] if len(sys.argv) > 3 else ""
+    print(json.dumps(asyncio.run(measure(kind, Path(sys.argv[2]).absolute(), only))))
 
 
 if __name__ == "__main__":

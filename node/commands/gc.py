@@ -45,6 +45,7 @@ def gc(
 async def _sweep(config: NodeConfig, *, dry_run: bool) -> Swept:
     from node.host import unlock_outputs
     from runtime.index import open_index
+    from runtime.records import unended
     from runtime.registry import Registry
     from runtime.retention import sweep
     from runtime.runs import open_runs
@@ -52,4 +53,6 @@ async def _sweep(config: NodeConfig, *, dry_run: bool) -> Swept:
 
     with open_storage(config.runtime.data_dir, unlock=unlock_outputs) as storage:
         async with open_index(storage.root) as index, open_runs(config.runtime, storage, index, Registry()) as runs:
+            for record in await index.run(unended):  # their agents may be running, in the directories of their sessions
+                runs.sessions.reclaim(record.principal, record.session_id, record.ulid)
             return await sweep(runs, now_ns=time.time_ns(), dry_run=dry_run)

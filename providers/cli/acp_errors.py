@@ -20,7 +20,7 @@ from runtime.failure import Failure, FailureCode
 AUTH_REQUIRED, RESOURCE_NOT_FOUND, INVALID_PARAMS = -32000, -32002, -32602
 _HTTP = range(400, 600)
 _LEADING_STATUS = re.compile(r"\s*(\d{3})\b")
-_HTTP_STATUS = re.compile(r"\bHTTP (\d{3})\b")
+_HTTP_STATUS = re.compile(r"\b(?:HTTP|Last error:) (\d{3})\b")
 _ANY_STATUS = re.compile(r"\b([45]\d\d)\b")
 _UNKNOWN_SESSION = re.compile(
     r"\bsession\b.{0,140}\bnot found|invalid session identifier|no previous sessions found", re.IGNORECASE

@@ -7,6 +7,9 @@ A load replays the conversation before it is answered; the protocol demands it. 
 has opened an empty session under the old name (Qwen does so for an id it does not know): that is ``session_not_found``, and
 not a conversation that silently lost its past. From an agent that has ``session/resume`` only, which replays nothing, this
 cannot be told.
+
+Gemini CLI 0.61.0 loads in the wrong order: it begins a new record under the session's id, which empties the old one, and
+then reads it. So it is not asked to: ``gemini --resume`` can still go on with what its one-shot form can read.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from collections.abc import Callable, Mapping
 from providers.cli import json_fields as fields
 from providers.cli.acp_errors import failure_of, load_failure
 from providers.cli.acp_frames import Message, id_text, messages, method_not_found, request
+from providers.cli.acp_usage import COSTS_PROCESS
 from providers.cli.dialect import Line, Noise, State
 from providers.cli.json_fields import JsonObject
 from runtime.failure import Failure, FailureCode
@@ -27,6 +31,7 @@ SERVED: JsonObject = {"fs": {"readTextFile": False, "writeTextFile": False}, "te
 AUTHENTICATE, MODEL, MODE = "authenticate", "model", "mode"
 """The settings: an id of the agent's ``authMethods``, its name of the model, and of the mode."""
 _REPLAYED = frozenset({"user_message_chunk", "agent_message_chunk"})
+EMPTIES_AT_LOAD = frozenset({"gemini-cli"})
 Step = Callable[[JsonObject], bytes]
 
 
@@ -51,7 +56,8 @@ class AcpOpening:
     def state(self) -> State:
         tokens: JsonObject | None = {} if self._resumed_id is None else None
         told: JsonObject = {"session": self._session, "agent": self._agent, "next": self._number + 1}
-        return {**told, "tokens": tokens, "cost_usd": self._cost}
+        cost = 0.0 if self._cost is None and self._agent in COSTS_PROCESS else self._cost
+        return {**told, "tokens": tokens, "cost_usd": cost}
 
     def hear(self, line: Line) -> bytes:
         heard = (self._message(each) for each in messages(line.data) if not isinstance(each, Noise))
@@ -105,6 +111,9 @@ class AcpOpening:
         place: JsonObject = {"cwd": self._cwd, "mcpServers": []}
         if self._resumed_id is None:
             return self._ask("session/new", place, then=self._created)
+        if self._agent in EMPTIES_AT_LOAD:
+            message = "this agent loses a session's history when it loads it; a session of it ends with its process"
+            return self._fail(FailureCode.SESSION_NOT_FOUND, message)
         earlier = {"sessionId": self._resumed_id, **place}
         if offers.get("loadSession") is True:
             return self._ask("session/load", earlier, then=self._loaded, on_error=load_failure)

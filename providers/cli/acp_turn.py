@@ -208,13 +208,17 @@ class AcpConversation:
         assert self._end is not None
         reason, spoken = fields.text(self._end.result, "stopReason"), self._updates.spoken_error
         if reason == "end_turn":
-            if not spoken or not (code_of_words(spoken) or self._usage.has_model_answered is False):
-                return None
-            code = code_of_words(spoken) or FailureCode.PROCESS_FAILED
-            return Failure(code=code, message=spoken, metadata=facts)
+            return self._failure_of_words(spoken, facts) if spoken else None
         unknown = FailureCode.OUTPUT_INVALID, f"the agent ended its turn with the unknown reason {reason[:100]!r}"
         code, message = _STOPS.get(reason, unknown)
         return Failure(code=code, message=message, metadata={**facts, "stop_reason": reason})
+
+    def _failure_of_words(self, spoken: str, facts: dict[str, str]) -> Failure | None:
+        """The failure of a turn that ended well and whose last words are an error; None when a model said them."""
+        code, is_models = code_of_words(spoken), self._usage.has_model_answered
+        if code is None and (is_models or (is_models is None and self._updates.has_answer)):
+            return None
+        return Failure(code=code or FailureCode.PROCESS_FAILED, message=spoken, metadata=facts)
 
     def _failure_without_end(self, end: ProcessEnd) -> Failure:
         if self._confusion:

@@ -42,9 +42,14 @@ class Updates:
         self._is_after_tool = False
 
     @property
+    def has_answer(self) -> bool:
+        """Anything was said that is certainly not the CLI's own."""
+        return bool(self._parts or self._earlier)
+
+    @property
     def answer(self) -> str:
         """What the agent said after its last tool call, or, if that is nothing, before it."""
-        return "".join(self._parts) or self._earlier
+        return "".join(self._parts) + self.spoken_error or self._earlier
 
     def take(self, update: JsonObject, found: Found) -> None:
         """One update, whole."""

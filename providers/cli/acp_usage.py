@@ -15,6 +15,8 @@ from providers.cli.json_fields import JsonObject
 from runtime.events import Usage
 
 COUNTS_PROCESS = frozenset({"Copilot"})
+COSTS_PROCESS = frozenset({"@agentclientprotocol/claude-agent-acp"})
+"""Agents whose cost begins at nothing in every process, also when it goes on with a session."""
 COUNTS_LAST_CALL = frozenset({"OpenCode"})
 _TOKENS = {
     "input_tokens": "inputTokens",

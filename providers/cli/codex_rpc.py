@@ -35,7 +35,7 @@ _ERRORS = {
 """``codexErrorInfo``, where it is a word."""
 
 
-def request(number: int, method: str, params: JsonObject) -> bytes:
+def request(number: int | str, method: str, params: JsonObject) -> bytes:
     """A request that is answered under *number*."""
     return _line({"id": number, "method": method, "params": params})
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -141,6 +141,18 @@ class Conversation(Decoder, Protocol):
     @property
     def is_usable(self) -> bool:
         """Whether the agent has kept to its language so far; a process that has not gets no other turn."""
+
+
+@runtime_checkable
+class Steerable(Protocol):
+    """A conversation whose agent takes more text in mid-turn, and answers whether it did."""
+
+    def steer(self, text: str, name: str) -> bytes | None:
+        """Say *text* to the turn under way, as the request *name*; None while there is no turn to say it to."""
+
+    @property
+    def steered(self) -> Mapping[str, bool]:
+        """By name the requests that the agent has answered, and whether it took them."""
 
 
 class Opening(Protocol):

@@ -84,6 +84,7 @@ async def spawn(
                 marker=directory.name, stdin_fd=stdin_fd, stdin_pipe=stdin_fd is None, stdout_fd=stdout_fd,
                 deadline_boot_s=deadline_boot_s, output_bytes=output_bytes,
                 disk_watermark_bytes=machinery.config.disk_watermark_bytes,
+                process_limit=machinery.config.max_processes or None,
             )
         )  # fmt: skip
     except SpawnFailed as failed:
@@ -105,6 +106,4 @@ def _cannot_start(failed: SpawnFailed, launch: Launch) -> CannotStart:
     reason = os.strerror(failed.errno)
     if failed.stage == "cwd":
         return CannotStart(f"workspace {launch.cwd!r} cannot be entered: {reason}", stage="cwd")
-    return CannotStart(
-        f"{launch.command.argv[0]} could not be started ({failed.stage}): {reason}", stage=failed.stage
-    )
+    return CannotStart(f"{launch.command.argv[0]} could not be started ({failed.stage}): {reason}", stage=failed.stage)

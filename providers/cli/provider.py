@@ -55,7 +55,8 @@ class CliProvider:
         return Capabilities(
             targets=(profile.id,), max_concurrency=profile.max_concurrency, survives_host=True,
             default_workspace=profile.default_workspace, silence_timeout_s=profile.silence_timeout_s,
-            policy_keys=profile.policy_keys, permissions=profile.permissions, labels=profile.labels(),
+            policy_keys=profile.policy_keys, permissions=profile.permissions, verbs=profile.verbs,
+            labels=profile.labels(),
         )  # fmt: skip
 
     async def execute(self, ctx: RunContext, spec: ExecutionSpec, sink: EventSink) -> None:

@@ -263,7 +263,9 @@ class WarmProcesses:
 
 
 @asynccontextmanager
-async def open_warm_processes(data_dir: Path, keeper: Keeper, *, limit: int, idle_s: float) -> AsyncIterator[WarmProcesses]:
+async def open_warm_processes(
+    data_dir: Path, keeper: Keeper, *, limit: int, idle_s: float
+) -> AsyncIterator[WarmProcesses]:
     """The warm processes of the node that has *data_dir*; idle ones are closed when the block ends."""
     root = data_dir / DIRECTORY
     root.mkdir(mode=0o700, exist_ok=True)

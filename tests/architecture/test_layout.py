@@ -19,7 +19,7 @@ BESIDE = {"docs", "bench", "examples", "configs", ".ci"}
 
 TARGETS = [
     *("help", "setup", "run", "test", "check", "ci", "fmt", "lint", "types", "imports"),
-    *("proto", "proto-check", "descriptor", "trace", "bench", "chaos", "real-cli", "smoke"),
+    *("proto", "proto-check", "descriptor", "trace", "bench", "chaos", "compare", "real-cli", "smoke"),
 ]
 
 

@@ -45,7 +45,7 @@ OUTPUT_BYTES = 8 << 20
 IS_ROOT = os.geteuid() == 0
 
 AGENTS = {"demo-agent": Agent(command=DEMO, args=["--model", "{{model}}"])}
-if (_bomb := fork_bomb(50)) is not None:
+if (_bomb := fork_bomb()) is not None:
     AGENTS["bomb"] = _bomb
 
 ENDINGS: dict[str, frozenset[str]] = {
@@ -155,13 +155,13 @@ class Round:
             if wish.reader == "leaves" and not (got and got[-1].is_terminal):
                 await asyncio.sleep(0.3)
                 async with aclosing(client.attach(wish.run_id, got[-1].sequence)) as events:
-                    async for event in events:
-                        got.append(event)
+                    got += [event async for event in events]
         except NodeError as error:
             if got or error.failure is None:
                 self.books.problems.append(f"{wish.run_id}: {error.code}: {error}")
             else:
                 self.refused[wish.run_id] = error.code
+                self.received[wish.run_id].remove(got)
 
     async def cancel(self, client: NodeClient, wish: Wish) -> None:
         assert wish.cancel_s is not None
@@ -265,8 +265,8 @@ class Round:
             tasks = []
             for wish in self.wishes:
                 readers = 2 if wish.reader == "twice" else 1
-                for n in range(readers):
-                    tasks.append(asyncio.create_task(self.follow(clients[(wish.edge + n) % EDGES], wish)))
+                reading = [clients[(wish.edge + n) % EDGES] for n in range(readers)]
+                tasks += [asyncio.create_task(self.follow(client, wish)) for client in reading]
                 if wish.cancel_s is not None:
                     tasks.append(asyncio.create_task(self.cancel(clients[wish.edge], wish)))
             deeds = [asyncio.create_task(self.misbehave()), asyncio.create_task(self.run_disk_full())]
@@ -305,7 +305,7 @@ class Round:
             self.books.problems.append(f"{run_id}: accepted, and nothing of it is stored")
         for run_id, directory in directories.items():
             wish = wishes[run_id]
-            self.books.check_run(run_id, directory, self.explained(wish))
+            self.books.check_run(run_id, directory, self.explained(wish), was_full=self.was_full)
             for got in self.received.get(run_id, []):
                 to_the_end = wish.reader != "absent"
                 self.books.check_reader(run_id, directory, got, to_the_end=to_the_end)
@@ -318,7 +318,7 @@ class Round:
         if left:
             self.books.problems.append(f"orphans: {left}")
         if "Traceback" in (log := self.node.logged()) and not self.was_full:
-            self.books.problems.append(f"the node's log has a traceback: {log[log.index('Traceback'):][:1500]}")
+            self.books.problems.append(f"the node's log has a traceback: {log[log.index('Traceback') :][:1500]}")
 
     def explained(self, wish: Wish) -> set[str]:
         expected = set(ENDINGS[wish.kind])
@@ -332,10 +332,9 @@ class Round:
 
 
 def make_node(root: Path, address: str) -> Node:
-    return Node(
-        root, agents=AGENTS, listen=address, limits={"output_bytes": OUTPUT_BYTES, "disk_watermark_bytes": 1 << 20},
-        times={"foreground_grace_s": 30, "cancel_grace_s": 0.5, "exit_grace_s": 0.3},
-    )  # fmt: skip
+    limits = {"output_bytes": OUTPUT_BYTES, "disk_watermark_bytes": 1 << 20, "max_processes": 50}
+    times = {"foreground_grace_s": 30, "cancel_grace_s": 0.5, "exit_grace_s": 0.3}
+    return Node(root, agents=AGENTS, listen=address, limits=limits, times=times)
 
 
 def run_id_of(directory: Path) -> str | None:
@@ -380,7 +379,9 @@ async def play_round(seed: int, *, runs: int = RUNS) -> Round:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.chaos.monkey", description="Break a node, and keep the books.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.chaos.monkey", description="Break a node, and keep the books."
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seed", type=int, default=None, help="of the first round; each next one has the next number")
     parser.add_argument("--runs", type=int, default=RUNS, help="runs in a round")
@@ -393,7 +394,9 @@ def main() -> int:
         total.add(one.books)
         deeds += one.deeds
         is_good = one.books.is_balanced
-        print(f"round {seed - first + 1} seed {seed}: {'ok' if is_good else 'NOT OK'}: {one.books.report()}", flush=True)
+        print(
+            f"round {seed - first + 1} seed {seed}: {'ok' if is_good else 'NOT OK'}: {one.books.report()}", flush=True
+        )
         for problem in one.books.problems:
             print(f"  {problem}", flush=True)
         if not is_good:
@@ -401,7 +404,9 @@ def main() -> int:
             print(f"  done to it: {dict(one.deeds)}", flush=True)
             print(f"  again: python -m tests.chaos.monkey --rounds 1 --seed {seed} --runs {arguments.runs}", flush=True)
     did = ", ".join(f"{name} {count}" for name, count in sorted(deeds.items()))
-    print(f"rounds {arguments.rounds} seeds {first}..{first + arguments.rounds - 1} in {time.monotonic() - began:.0f} s: {did}")
+    print(
+        f"rounds {arguments.rounds} seeds {first}..{first + arguments.rounds - 1} in {time.monotonic() - began:.0f} s: {did}"
+    )
     print(f"books: {total.report()}")
     return 1 if failed else 0
 

@@ -12,13 +12,13 @@ import time
 from pathlib import Path
 
 import pytest
-from grpc_health.v1 import health, health_pb2
+from grpc_health.v1 import health
 
 from node import health as node_health
 from runtime import clock
 from runtime.clock import Alarm
 from runtime.emitter import Emitter
-from runtime.events import complete, delta, start
+from runtime.events import RuntimeEvent, complete, delta, start
 from runtime.failure import FailureCode
 from runtime.journal import Journal
 from runtime.provider import RunContext
@@ -95,9 +95,7 @@ async def test_f13_a_deadline_of_another_boot_has_passed(tmp_path: Path) -> None
     async with open_host(tmp_path / "data", holder, agent, max_concurrent_runs=1, max_queued_runs=5) as host:
         first = await host.runs.dispatch(RunRequest(run_id="holder", target="holder", background=True))
         await within(gate.reached.wait())
-        second = await host.runs.dispatch(
-            RunRequest(run_id="queued", target="agent"), outer_deadline_s=3600
-        )
+        second = await host.runs.dispatch(RunRequest(run_id="queued", target="agent"), outer_deadline_s=3600)
         image = crash_image(tmp_path / "data", tmp_path / "image")
         gate.open.set()
         first.close()
@@ -150,9 +148,11 @@ async def test_f18_terminals_wait_for_a_slow_disk_and_deltas_do_not(
 
     monkeypatch.setattr(Journal, "sync", slow_sync)
     gate = Gate(start())
-    async with open_host(tmp_path, Agent(says("a", "b")), Agent(gate, targets=("other",)), max_concurrent_runs=2) as host:
+    async with open_host(
+        tmp_path, Agent(says("a", "b")), Agent(gate, targets=("other",)), max_concurrent_runs=2
+    ) as host:
         waiting = await host.runs.dispatch(RunRequest(run_id="ends", target="agent"))
-        got = []
+        got: list[RuntimeEvent] = []
         while not got or got[-1].delta != "b":
             got += await read_one(waiting)
         other = await host.runs.dispatch(RunRequest(run_id="other", target="other"))
@@ -197,5 +197,4 @@ async def test_f18_a_loop_that_is_held_up_is_told_and_recovers(tmp_path: Path, m
                 await asyncio.sleep(0.01)
         reporting.cancel()
 
-    assert health_pb2.HealthCheckResponse.SERVING
     assert said == [True, False, True, False]

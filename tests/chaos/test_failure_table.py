@@ -22,8 +22,16 @@ from typing import Any
 import pytest
 
 from node.client import NodeClient
-from providers.keeper.client import KeeperUnavailable, clear_append_only, lock_is_held, open_keeper, read_exit, read_owner
+from providers.keeper.client import (
+    KeeperUnavailable,
+    clear_append_only,
+    lock_is_held,
+    open_keeper,
+    read_exit,
+    read_owner,
+)
 from providers.keeper.process_tree import all_processes, read_process
+from runtime import storage
 from runtime.types import SessionMode
 from tests.support.books import assert_whole, stored_events
 from tests.support.following import WITHIN_S, Follower, can_mount, ended, fill, small_disk, until
@@ -217,6 +225,27 @@ async def test_f04_a_second_node_of_one_data_directory_is_refused(new_node: NewN
     assert_whole(follower.run_id, follower.directory(first.run_directories()), received=follower.events)
 
 
+def test_f04_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the kernel says of the mounts is handed in: a test mounts no network file system."""
+    device = os.stat(tmp_path).st_dev
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(
+        "21 1 0:1 / /proc rw,relatime - proc proc rw\n"
+        f"36 21 {os.major(device)}:{os.minor(device)} / /data rw shared:7 - nfs4 server:/export rw,vers=4.2\n"
+    )
+    kind = storage.filesystem_of(tmp_path, mounts)
+    here = storage.filesystem_of(tmp_path)
+    monkeypatch.setattr(storage, "filesystem_of", lambda _: kind)
+
+    assert kind == "nfs4"
+    assert here not in ("", *storage.NETWORK_FILESYSTEMS)
+    with (
+        pytest.raises(storage.DataDirectoryOnNetwork, match="lies on nfs4; use a disk of this machine"),
+        storage.open_storage(tmp_path / "data"),
+    ):
+        pass
+
+
 async def test_f04_a_warden_obeys_the_newest_node_only(new_node: NewNode) -> None:
     node = await started(new_node())
     async with client_of(node) as client:
@@ -286,7 +315,10 @@ async def test_f05_an_accepted_cancel_outlives_the_node(new_node: NewNode) -> No
 async def test_f06_a_flood_is_stopped_at_the_output_limit(new_node: NewNode) -> None:
     node = await started(new_node(limits={"output_bytes": 4 << 20}))
     async with client_of(node) as client:
-        flood, other = Follower(client, "flood", "[[demo:flood lines=200000 bytes=1000]]"), Follower(client, "o", STREAMING)
+        flood, other = (
+            Follower(client, "flood", "[[demo:flood lines=200000 bytes=1000]]"),
+            Follower(client, "o", STREAMING),
+        )
         await ended([flood, other])
 
     assert (flood.outcome, other.outcome) == ("output_limit", "complete")
@@ -430,12 +462,13 @@ async def test_f08_what_was_never_begun_is_not_begun_after_its_deadline(new_node
 
 # --- F10: what forks without end
 
-@pytest.mark.skipif(fork_bomb(1) is None, reason="needs root, to become a user of its own whose processes alone count")
+
+@pytest.mark.skipif(fork_bomb() is None, reason="needs root, to become a user who runs nothing else")
 async def test_f10_a_fork_bomb_of_a_normal_user_is_bounded_and_ended(new_node: NewNode) -> None:
     """RLIMIT_NPROC does not bind root: there only a pids cgroup helps, so that nothing is proved for root here."""
-    bomb = fork_bomb(60)
+    bomb = fork_bomb()
     assert bomb is not None
-    node = await started(new_node(agents={**AGENTS, "bomb": bomb}))
+    node = await started(new_node(agents={**AGENTS, "bomb": bomb}, limits={"max_processes": 60}))
     most = 0
     async with client_of(node) as client:
         follower = Follower(client, "bomb", "boom", target="bomb")
@@ -460,7 +493,9 @@ def in_pid_namespace(*command: str, log: Path, cwd: Path, env: dict[str, str]) -
     """*command* as process 1 of a pid namespace of its own; killing it ends everything in there, as a container's end does."""
     unshare = ["unshare", "--pid", "--mount-proc", "--fork", "--kill-child"]
     with open(log, "ab") as out:
-        return subprocess.Popen([*unshare, *command], stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd=cwd, env=env)
+        return subprocess.Popen(
+            [*unshare, *command], stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd=cwd, env=env
+        )
 
 
 @asynccontextmanager
@@ -532,8 +567,12 @@ def _is_bystander(pid: int, unshare: int) -> bool:
         return False
     process = read_process(pid)
     parent = read_process(process.parent) if process is not None else None
-    return command == b"sleep\x0060\x00" and process is not None and process.is_alive and parent is not None and (
-        parent.parent == unshare
+    return (
+        command == b"sleep\x0060\x00"
+        and process is not None
+        and process.is_alive
+        and parent is not None
+        and (parent.parent == unshare)
     )
 
 
@@ -756,4 +795,3 @@ def test_every_row_has_its_test() -> None:
     assert tested <= rows
     documented = set(re.findall(r"^\| F(\d+) \|", (PROJECT / "docs/failure-table.md").read_text(), re.MULTILINE))
     assert documented == rows
-

@@ -18,7 +18,14 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from runtime.events import RuntimeEvent, complete, delta, start
 from runtime.failure import (
@@ -354,12 +361,9 @@ class RunsModel(RuleBasedStateMachine):
         assert runs.readers == 0
 
 
-RunsModel.TestCase.settings = settings(
-    max_examples=40, stateful_step_count=30, deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)  # fmt: skip
-
-
 @pytest.mark.req("RT-20", "BAN-18", "NB-15", "E-6", "E-19", "RT-33")
-class TestRuns(RunsModel.TestCase):  # type: ignore[misc, name-defined]  # made by hypothesis
+def test_any_walk_through_the_engine_agrees_with_the_model() -> None:
     """Forty walks of thirty steps; a failing one is printed as a program."""
+    checks = [HealthCheck.too_slow, HealthCheck.filter_too_much]
+    bounds = settings(max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=checks)
+    run_state_machine_as_test(RunsModel, settings=bounds)

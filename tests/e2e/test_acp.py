@@ -97,7 +97,7 @@ class Asked:
         self.events: list[RuntimeEvent] = []
         request = RunRequest(
             target="acp", input=prompt, session_id=session, session_mode=CREATE, background=True, **fields
-        )  # type: ignore[arg-type]  # the mode is parsed
+        )
         self._task = asyncio.create_task(self._follow(client, request))
         self._count = count
 
@@ -123,7 +123,7 @@ class Asked:
 # -- turns
 
 
-@pytest.mark.req("RT-13", "RT-36", "E-6")
+@pytest.mark.req("RT-13", "RT-36")
 async def test_the_second_turn_is_taken_by_the_same_process(client: NodeClient, acp_node: Node) -> None:
     first = await turn(client, "pair", "hello")
     processes = acp_node.started_processes()
@@ -151,7 +151,7 @@ async def test_thinking_plans_and_tools_have_their_places(client: NodeClient) ->
     assert text(called) == "I will look. turn 3: hello"
 
 
-@pytest.mark.req("E-6", "RT-36")
+@pytest.mark.req("RT-36")
 async def test_a_session_goes_on_in_a_fresh_process(client: NodeClient, acp_node: Node) -> None:
     await turn(client, "evicted", "hello")
     dead = await turn(client, "evicted", "dies")
@@ -162,7 +162,7 @@ async def test_a_session_goes_on_in_a_fresh_process(client: NodeClient, acp_node
     assert ending(third[-1]) == ("complete", "turn 3: hello")
 
 
-@pytest.mark.req("E-6")
+@pytest.mark.req("RT-36")
 @pytest.mark.parametrize("target", ["acp", "forgets"])
 async def test_a_session_that_the_agent_has_forgotten_is_said(client: NodeClient, acp_node: Node, target: str) -> None:
     """``forgets`` opens it all the same, empty: a conversation that silently lost its past would be worse."""
@@ -208,7 +208,7 @@ async def test_model_and_mode_are_chosen_before_the_first_turn(client: NodeClien
 # -- permission
 
 
-@pytest.mark.req("BAN-17")
+@pytest.mark.req("RT-13")
 @pytest.mark.parametrize(("allow", "chosen"), [(True, "yes"), (False, "no")])
 async def test_a_question_is_answered_by_the_caller(
     client: NodeClient, acp_node: Node, tmp_path: Path, allow: bool, chosen: str
@@ -228,7 +228,7 @@ async def test_a_question_is_answered_by_the_caller(
         await client.respond(run_id, question.request_id, allow=allow)
 
 
-@pytest.mark.req("BAN-17")
+@pytest.mark.req("RT-13")
 async def test_a_question_that_nobody_answers_is_denied_in_time(client: NodeClient) -> None:
     events = await turn(client, "unanswered", "permission", "impatient")
 
@@ -236,7 +236,7 @@ async def test_a_question_that_nobody_answers_is_denied_in_time(client: NodeClie
     assert ending(events[-1]) == ("complete", "no ")
 
 
-@pytest.mark.req("BAN-17")
+@pytest.mark.req("RT-13")
 async def test_a_rule_answers_without_asking(client: NodeClient) -> None:
     events = await turn(client, "ruled", "permission 2", "allowed")
 
@@ -247,7 +247,7 @@ async def test_a_rule_answers_without_asking(client: NodeClient) -> None:
 # -- the end of a turn
 
 
-@pytest.mark.req("RT-25")
+@pytest.mark.req("RT-19", "RT-23")
 @pytest.mark.parametrize(
     ("prompt", "wait_for"), [("slow", "delta"), ("holding", "activity"), ("permission", "activity")]
 )
@@ -270,7 +270,39 @@ async def test_a_cancel_ends_the_turn_and_keeps_the_process(
     wait_until(lambda: not any("sleep 300" in each for each in acp_node.started_processes().values()))
 
 
-@pytest.mark.req("RT-25", "E-6")
+@pytest.mark.req("E-5")
+@pytest.mark.parametrize(
+    ("prompt", "wait_for"), [("slow", "delta"), ("holding", "activity"), ("permission", "activity")]
+)
+async def test_an_interrupt_is_confirmed_by_the_agent(client: NodeClient, prompt: str, wait_for: str) -> None:
+    session = f"interrupted-{prompt}"
+    asked = Asked(client, session, prompt)
+    await until(lambda: wait_for in words(asked.events))
+
+    receipt = await client.send_input(asked.events[0].run_id, "interrupt")
+    events = await asked.end()
+    again = await turn(client, session, "again")
+
+    assert receipt.outcome == "confirmed"
+    assert ending(events[-1])[0] == "cancelled"
+    assert ending(again[-1]) == ("complete", "turn 2: hello")
+
+
+@pytest.mark.req("E-5")
+async def test_an_interrupt_that_the_agent_does_not_hear_ends_nothing(client: NodeClient) -> None:
+    asked = Asked(client, "unheard", "deaf")
+    await until(lambda: "delta" in words(asked.events))
+
+    receipt = await client.send_input(asked.events[0].run_id, "interrupt")
+    details = await client.get(asked.events[0].run_id)
+    await client.cancel(asked.events[0].run_id)
+
+    assert receipt.outcome == "not_confirmed"
+    assert details.run.state == "running"
+    assert ending((await asked.end())[-1])[0] == "cancelled"
+
+
+@pytest.mark.req("RT-21", "RT-23")
 async def test_an_agent_that_is_deaf_to_a_cancel_is_ended_with_its_tree_and_the_session_goes_on(
     client: NodeClient, acp_node: Node
 ) -> None:
@@ -287,7 +319,7 @@ async def test_an_agent_that_is_deaf_to_a_cancel_is_ended_with_its_tree_and_the_
     wait_until(lambda: not any("sleep 300" in each for each in acp_node.started_processes().values()))
 
 
-@pytest.mark.req("RT-29")
+@pytest.mark.req("RT-29", "E-6")
 @pytest.mark.parametrize(
     ("prompt", "end"),
     [
@@ -322,7 +354,7 @@ async def test_a_message_over_the_line_limit_costs_the_message_and_not_the_turn(
 # -- a crash of the node
 
 
-@pytest.mark.req("RT-36", "BAN-17", "E-6")
+@pytest.mark.req("RT-36", "E-6")
 async def test_a_question_outlives_the_node_and_is_asked_again_once(
     new_node: Callable[..., Node], tmp_path: Path
 ) -> None:

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from node.client import NodeClient, NodeError
+from providers.demo_agent import WORDS as WORDS_SAID
 from runtime.events import PermissionRequest, RuntimeEvent
+from runtime.provider import InputOutcome
 from tests.support.nodes import DEMO, Agent, Node, wait_until
 from tests.support.runs import BOUND_S, begun, ending, follow, run, text, words
 
@@ -24,7 +26,7 @@ TALK = Agent(
     command=DEMO, dialect="claude_session", mode="session", cancel=["interrupt", "term"], verbs=["interrupt"],
     args=["--input-format", "stream-json"], resume_args=["--input-format", "stream-json", "--resume", "{{session}}"],
 )  # fmt: skip
-ANSWER = "alpha bravo charlie"
+ANSWER = " ".join(WORDS_SAID[:3])
 
 
 @asynccontextmanager
@@ -131,7 +133,9 @@ async def test_a_crash_between_turns_is_not_noticed(warm_node: Callable[..., Nod
 
     async with talking(node) as client:
         pid = await pid_of(client, await say(client))
-        os.kill(pid if victim == "agent" else _parent(pid), signal.SIGKILL)
+        killed = pid if victim == "agent" else _parent(pid)
+        os.kill(killed, signal.SIGKILL)
+        wait_until(lambda: not Path(f"/proc/{killed}/fd/0").exists())  # a dying process still reads
         second = await say(client)
 
         assert ending(second[-1]) == ("complete", f"turn 2: {ANSWER}")
@@ -241,6 +245,90 @@ async def test_cancels_around_the_end_of_turns_never_disturb_the_next(warm_node:
             assert ending(after[-1]) == ("complete", f"turn {2 * number + 2}: {ANSWER}")
 
 
+# --- verbs
+
+
+@pytest.mark.req("E-5", "BAN-19")
+async def test_an_interrupt_that_the_agent_confirms_cancels_the_run(warm_node: Callable[..., Node]) -> None:
+    node = warm_node()
+
+    async with talking(node) as client:
+        pid = await pid_of(client, await say(client))
+        async with speaking(client, "[[demo:slow]]") as (run_id, events):
+            await anext(events)
+            receipt = await client.send_input(run_id, "interrupt")
+            rest = await follow(events)
+        third = await say(client)
+
+        assert receipt.outcome is InputOutcome.CONFIRMED
+        assert ending(rest[-1]) == ("cancelled", "interrupted on request")
+        assert (await client.get(run_id)).run.state == "cancelled"
+        assert ending(third[-1]) == ("complete", f"turn 3: {ANSWER}")
+        assert await pid_of(client, third) == pid
+
+
+@pytest.mark.req("E-5")
+async def test_an_interrupt_never_signals(warm_node: Callable[..., Node]) -> None:
+    """An agent that does not listen goes on, and the receipt says so."""
+    node = warm_node(times={"cancel_grace_s": 0.5})
+
+    async with talking(node) as client, speaking(client, "[[demo:stubborn seconds=2]]") as (run_id, events):
+        await anext(events)
+        receipt = await client.send_input(run_id, "interrupt")
+        rest = await follow(events)
+
+        assert receipt.outcome is InputOutcome.NOT_CONFIRMED
+        assert ending(rest[-1]) == ("complete", "I was not stopped")
+
+
+async def test_an_interrupt_after_the_end_is_too_late_and_hits_nothing(warm_node: Callable[..., Node]) -> None:
+    node = warm_node()
+
+    async with talking(node) as client:
+        first = await say(client)
+        async with speaking(client, "[[demo words=20 delay_ms=10]]") as (_, events):
+            receipt = await client.send_input(first[0].run_id, "interrupt")
+            rest = await follow(events)
+
+        assert receipt.outcome is InputOutcome.TOO_LATE
+        assert rest[-1].type == "complete"
+
+
+@pytest.mark.parametrize("verb", ["steer", "queue"])
+async def test_a_verb_that_is_not_declared_is_refused(warm_node: Callable[..., Node], verb: str) -> None:
+    node = warm_node()
+
+    async with talking(node) as client, speaking(client, "[[demo words=20 delay_ms=20]]") as (run_id, events):
+        with pytest.raises(NodeError) as refused:
+            await client.send_input(run_id, verb, "more")
+        rest = await follow(events)
+
+        assert refused.value.code == "unsupported"
+        assert rest[-1].type == "complete"
+
+
+async def test_an_interrupt_that_the_node_did_not_live_to_see_confirmed_cancels(
+    warm_node: Callable[..., Node],
+) -> None:
+    node = warm_node(times={"cancel_grace_s": 5.0})
+    async with talking(node) as client, speaking(client, "[[demo:slow]]", background=True) as (run_id, events):
+        await anext(events)
+        os.kill(pid := agents(node)[0], signal.SIGSTOP)
+        asked = asyncio.create_task(client.send_input(run_id, "interrupt"))
+        while not (node.run_directories()[-1] / "interrupt").exists():
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.2)
+        node.kill()
+        os.kill(pid, signal.SIGCONT)
+        asked.cancel()
+
+    node.start()
+
+    async with talking(node) as client:
+        whole = await follow(client.attach(run_id))
+        assert ending(whole[-1]) == ("cancelled", "interrupted on request")
+
+
 @pytest.mark.req("RT-22", "NB-17", "BAN-19")
 async def test_a_terminated_session_has_no_process(warm_node: Callable[..., Node]) -> None:
     node = warm_node()
@@ -282,14 +370,17 @@ async def test_a_deadline_ends_the_process_and_not_the_session(warm_node: Callab
 
 
 @pytest.mark.parametrize("way", ["kill", "stop"])
-async def test_a_turn_under_way_is_adopted_and_an_idle_process_is_closed(warm_node: Callable[..., Node], way: str) -> None:
+async def test_a_turn_under_way_is_adopted_and_an_idle_process_is_closed(
+    warm_node: Callable[..., Node], way: str
+) -> None:
     node = warm_node(times={"foreground_grace_s": 30.0})
     async with talking(node) as client:
         idle = await pid_of(client, await say(client, session="idle"))
         await say(client, session="busy")
-        async with speaking(
-            client, "[[demo words=40 delay_ms=40]]", session="busy", background=True
-        ) as (run_id, events):
+        async with speaking(client, "[[demo words=40 delay_ms=40]]", session="busy", background=True) as (
+            run_id,
+            events,
+        ):
             before = [await anext(events) for _ in range(3)]
     busy = next(pid for pid in agents(node) if pid != idle) if way == "kill" else None
     getattr(node, way)()
@@ -306,9 +397,7 @@ async def test_a_turn_under_way_is_adopted_and_an_idle_process_is_closed(warm_no
         again = await say(client, session="busy")
         resumed = await say(client, session="idle")
 
-        assert text(whole) == "turn 2: " + " ".join(
-            ["alpha bravo charlie delta echo foxtrot golf hotel india juliet kilo lima".split()[n % 12] for n in range(40)]
-        )
+        assert text(whole) == "turn 2: " + " ".join(WORDS_SAID[number % len(WORDS_SAID)] for number in range(40))
         assert ending(whole[-1]) == ("complete", text(whole))
         assert [event.sequence for event in whole] == list(range(1, len(whole) + 1))
         assert text(before) == text(whole[1:4])
@@ -337,9 +426,8 @@ async def test_a_turn_that_ended_without_a_node_is_finished_once(warm_node: Call
 
 async def test_a_process_that_died_without_a_node_is_judged_by_what_it_said(warm_node: Callable[..., Node]) -> None:
     node = warm_node()
-    async with talking(node) as client:
-        async with speaking(client, "[[demo:slow]]", background=True) as (run_id, events):
-            await anext(events)
+    async with talking(node) as client, speaking(client, "[[demo:slow]]", background=True) as (run_id, events):
+        await anext(events)
     node.kill()
     os.kill(agents(node)[0], signal.SIGKILL)
 
@@ -354,9 +442,8 @@ async def test_a_process_that_died_without_a_node_is_judged_by_what_it_said(warm
 
 async def test_a_cancel_that_the_node_did_not_live_to_carry_out_is(warm_node: Callable[..., Node]) -> None:
     node = warm_node()
-    async with talking(node) as client:
-        async with speaking(client, "[[demo:slow]]", background=True) as (run_id, events):
-            await anext(events)
+    async with talking(node) as client, speaking(client, "[[demo:slow]]", background=True) as (run_id, events):
+        await anext(events)
     node.kill()
     (node.run_directories()[-1] / "cancel").write_text('{"reason": "before the crash"}')
 
@@ -414,9 +501,8 @@ async def test_nobodys_answer_is_a_denial(new_node: NewNode) -> None:
 @pytest.mark.parametrize(("allow", "said"), [(True, "allow"), (False, "deny")])
 async def test_a_question_outlives_the_node(new_node: NewNode, allow: bool, said: str) -> None:
     node = _asking(new_node)
-    async with talking(node) as client:
-        async with speaking(client, "[[demo:ask]]", background=True) as (run_id, _):
-            asked = await _question(client, run_id)
+    async with talking(node) as client, speaking(client, "[[demo:ask]]", background=True) as (run_id, _):
+        asked = await _question(client, run_id)
     node.kill()
 
     node.start()

@@ -19,12 +19,16 @@ from node.client import NodeClient
 from tests.real_cli.agents import AGENTS, RealAgent, node_settings
 from tests.real_cli.driven import Driven
 from tests.real_cli.matrix import GREEN, NOT_APPLICABLE, RED, Matrix
+from tests.real_cli.session_agents import SESSIONS, rows_of, session_settings
+from tests.real_cli.talking import Talking
 from tests.support.mockllm.server import ModelServer, serving
-from tests.support.nodes import Node, running
+from tests.support.nodes import GONE_S, Node, running, wait_until
 
 CLIS = os.environ.get("IOP_REAL_CLIS", "").split()
 
-collect_ignore = [] if CLIS else ["test_cells.py", "test_facts.py", "test_readiness.py"]
+_CELLS = ["test_cells.py", "test_facts.py", "test_readiness.py", "test_session_cells.py"]
+collect_ignore = [] if CLIS else _CELLS
+ROWS = {**AGENTS, **SESSIONS}
 
 _MATRIX = pytest.StashKey[Matrix]()
 
@@ -36,7 +40,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "cli" in metafunc.fixturenames:
-        metafunc.parametrize("cli", CLIS, scope="session")
+        metafunc.parametrize("cli", [cli for cli in CLIS if cli in AGENTS], scope="session")
+    if "row" in metafunc.fixturenames:
+        metafunc.parametrize("row", rows_of(CLIS), scope="session")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -48,14 +54,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.timeout(300))
         if pytest_asyncio.is_async_test(item):
             item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
-        if (place := _place(item)) is not None and (cannot := AGENTS[place[0]].cannot.get(place[1])) is not None:
+        if (place := _place(item)) is not None and (cannot := ROWS[place[0]].cannot.get(place[1])) is not None:
             item.add_marker(pytest.mark.skip(reason=cannot.reason))
 
 
 def _place(item: pytest.Item) -> tuple[str, str] | None:
-    """The CLI and the cell of a test."""
+    """The row and the cell of a test."""
     marker, call = item.get_closest_marker("cell"), getattr(item, "callspec", None)
-    return (call.params["cli"], marker.args[0]) if marker and call and "cli" in call.params else None
+    row = (call.params.get("cli") or call.params.get("row")) if call else None
+    return (row, marker.args[0]) if marker and row else None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -153,3 +160,37 @@ def driven(
     yield Driven(agent=agent, node=shared_node, client=client, model=model, workspace=workspace, home=home)
     shared_node.assert_no_agents()
     assert "Traceback" not in shared_node.logged(), shared_node.logged()
+
+
+# -- what the cells of sessions share ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def session_options(model: ModelServer, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return session_settings(rows_of(CLIS), tmp_path_factory.mktemp("session-homes"), model.url)
+
+
+@pytest.fixture(scope="session")
+def session_node(session_options: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    with running(tmp_path_factory.mktemp("session-node"), **session_options) as node:
+        yield node
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def talking(
+    row: str, session_node: Node, session_options: dict[str, Any], tmp_path: Path
+) -> AsyncIterator[Talking]:
+    """A session of this cell. Every cell also proves that nothing is left of it when the session has been ended."""
+    agent = SESSIONS[row]
+    (workspace := tmp_path / "workspace").mkdir()
+    home = Path(session_options["profiles"][agent.profile]["env"]["HOME"])
+    async with NodeClient(session_node.address) as client:
+        talk = Talking(
+            agent=agent, node=session_node, client=client, workspace=workspace, home=home, session=tmp_path.name
+        )
+        yield talk
+        await client.terminate_session(talk.session, cancel_active=True)
+    await asyncio.to_thread(
+        wait_until, lambda: not talk.processes(), GONE_S, lambda: f"left behind: {talk.processes()}"
+    )
+    assert "Traceback" not in session_node.logged(), session_node.logged()

@@ -27,15 +27,24 @@ _UNREACHABLE = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Package:
-    """What is installed: ``binary`` is the command it brings."""
+    """What is installed: ``binary`` is the command it brings, which says ``prints`` (its version) when it is asked for it."""
 
     name: str
     version: str
     binary: str
+    version_args: tuple[str, ...] = ("--version",)
+    prints: str = ""
 
 
 PACKAGES = {
     "claude": Package(name="@anthropic-ai/claude-code", version="2.1.197", binary="claude"),
+    "claude-acp": Package(
+        name="@agentclientprotocol/claude-agent-acp",
+        version="0.49.0",
+        binary="claude-agent-acp",
+        version_args=("--cli", "--version"),
+        prints="2.1.185",
+    ),
     "codex": Package(name="@openai/codex", version="0.171.0", binary="codex"),
     "gemini": Package(name="@google/gemini-cli", version="0.61.0", binary="gemini"),
     "opencode": Package(name="opencode-ai", version="1.18.33", binary="opencode"),
@@ -141,11 +150,11 @@ def _check_starts(cli: str) -> None:
     home.mkdir(exist_ok=True)
     environment = {"PATH": os.environ["PATH"], "HOME": str(home), "LANG": "C.UTF-8"}
     done = subprocess.run(
-        [str(commands(cli) / package.binary), "--version"],
+        [str(commands(cli) / package.binary), *package.version_args],
         env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=VERSION_S, check=False,
     )  # fmt: skip
     found = re.search(r"\d+\.\d+\.\d+", done.stdout + done.stderr)  # pi tells it on stderr
-    if done.returncode or found is None or found[0] != package.version:
+    if done.returncode or found is None or found[0] != (package.prints or package.version):
         raise InstallFailed(
             f"{cli} --version says {(done.stdout + done.stderr).strip()[:500]!r}, not {package.version}"
         )

@@ -110,9 +110,9 @@ def between_terminal_in_journal_and_wire() -> None:
 
 def between_wire_and_index() -> None:
     """Readers have the terminal; the index does not know."""
-    from runtime.runs import Runs
+    from runtime.execution import Executor
 
-    before(Runs, "_tidy")
+    before(Executor, "_tidy")
 
 
 def between_cancel_and_signal() -> None:
@@ -124,9 +124,9 @@ def between_cancel_and_signal() -> None:
 
 def warden_dies_before_owner() -> None:
     """Not the node: the first warden dies between taking the lock and writing who its child is."""
-    from providers.keeper import client
+    from providers.keeper import client, home
 
-    install = client.install
+    install = home.install
     trap = (
         "def write_owner(*, pid, start_time, marker):\n"
         f"    if not os.path.exists({str(MARK.absolute())!r}):\n"
@@ -136,12 +136,12 @@ def warden_dies_before_owner() -> None:
     )
 
     def install_trapped(data_dir: Path) -> Path:
-        home = install(data_dir)
-        code = (home / "run_directory.py").read_text()
-        (home / "run_directory.py").write_text(code.replace("def write_owner(", "def _write_owner(") + "\n\n" + trap)
-        return home
+        place = install(data_dir)
+        code = (place / "run_directory.py").read_text()
+        (place / "run_directory.py").write_text(code.replace("def write_owner(", "def _write_owner(") + "\n\n" + trap)
+        return place
 
-    client.install = install_trapped
+    setattr(client, "install", install_trapped)  # noqa: B010  # the name is not exported
 
 
 def with_frozen_keeper() -> None:
@@ -159,7 +159,7 @@ def with_frozen_keeper() -> None:
             shutil.copy(path, home / path.name)
         return home
 
-    client.install = install_frozen
+    setattr(client, "install", install_frozen)  # noqa: B010  # the name is not exported
 
 
 WINDOWS: dict[str, Patch] = {

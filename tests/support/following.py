@@ -20,7 +20,9 @@ WITHIN_S = 30.0
 class Follower:
     """One run and the events its caller has got; the caller comes back when the node does."""
 
-    def __init__(self, client: NodeClient, run_id: str, prompt: str, *, target: str = "demo-agent", **fields: Any) -> None:
+    def __init__(
+        self, client: NodeClient, run_id: str, prompt: str, *, target: str = "demo-agent", **fields: Any
+    ) -> None:
         self.run_id = run_id
         self.events: list[RuntimeEvent] = []
         self.refused: NodeError | None = None

@@ -69,16 +69,16 @@ def shell(**more: Any) -> Agent:
     return Agent(command=SHELL, dialect="plain_text", **more)
 
 
-def fork_bomb(limit: int) -> Agent | None:
-    """An agent that forks without end as a user without privileges, who may have *limit* processes; None where it cannot be.
+def fork_bomb() -> Agent | None:
+    """An agent that forks without end as a user without privileges; None where it cannot be one.
 
-    RLIMIT_NPROC does not bind root, and of any other user it counts all processes: hence a user that runs nothing else.
+    A limit of processes does not bind root, and of any other user it counts all: hence a user that runs nothing else.
     """
-    if os.geteuid() != 0 or not all(map(shutil.which, ("setpriv", "prlimit", _SYSTEM_PYTHON))):
+    if os.geteuid() != 0 or not all(map(shutil.which, ("setpriv", _SYSTEM_PYTHON))):
         return None
-    limited = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "prlimit", f"--nproc={limit}:{limit}"]
     forks = "import os,time\nwhile True:\n try: os.fork()\n except OSError: time.sleep(0.05)"
-    return Agent(command=[*limited, _SYSTEM_PYTHON, "-I", "-S", "-c", forks])
+    nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    return Agent(command=[*nobody, _SYSTEM_PYTHON, "-I", "-S", "-c", forks])
 
 
 def catalog_of(agents: Mapping[str, Agent]) -> dict[str, Any]:
@@ -229,14 +229,14 @@ class Node:
         marks = {b"IOP_RUN=" + os.fsencode(path.name) for path in [*self.run_directories(), *self.warm_directories()]}
         return {pid: command for pid, command, env in _processes() if not marks.isdisjoint(env.split(b"\0"))}
 
-    def started_processes(self) -> dict[int, str]:
-        """All that agents of this node are or have started, told by its HOME, also when no directory names them."""
-        home = b"HOME=" + os.fsencode(self.home)
+    def started_processes(self, home: Path | None = None) -> dict[int, str]:
+        """All that agents of this node with *home* (its own) are or have started, also when no directory names them."""
+        mark = b"HOME=" + os.fsencode(home or self.home)
         living = ((pid, command, env.split(b"\0")) for pid, command, env in _processes())
         return {
             pid: command
             for pid, command, env in living
-            if home in env and any(each.startswith(b"IOP_RUN=") for each in env)
+            if mark in env and any(each.startswith(b"IOP_RUN=") for each in env)
         }
 
     def own_processes(self) -> dict[int, str]:

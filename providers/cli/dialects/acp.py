@@ -43,9 +43,19 @@ def opening(*, cwd: str, resumed_id: str | None, settings: Mapping[str, str]) ->
     return AcpOpening(cwd=cwd, resumed_id=resumed_id, settings=settings)
 
 
+def _as_text(text: str) -> str:
+    """*text* so that no agent takes it for a command, which in the protocol begins with a slash.
+
+    A space in front would do for most, but Gemini strips it, and takes a dollar sign as well.
+    """
+    return f"\N{ZERO WIDTH SPACE}{text}" if text.lstrip().startswith(("/", "$")) else text
+
+
 def encode_turn(text: str, state: State) -> bytes:
     """The request that begins a turn in the session of *state*."""
     told: JsonObject = dict(state)
-    said = f" {text}" if text.startswith("/") else text  # the protocol takes what begins with a slash for a command
-    prompt: JsonObject = {"sessionId": fields.text(told, "session"), "prompt": [{"type": "text", "text": said}]}
+    prompt: JsonObject = {
+        "sessionId": fields.text(told, "session"),
+        "prompt": [{"type": "text", "text": _as_text(text)}],
+    }
     return request(fields.count(told, "next") or 0, "session/prompt", prompt)

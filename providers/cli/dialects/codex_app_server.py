@@ -103,6 +103,7 @@ class CodexConversation:
         self._answer = ""
         self._streamed: set[str] = set()
         self._called: set[str] = set()
+        self._steered: dict[str, bool] = {}
         self._questions: dict[str, object] = {}  # a request's id as the agent wrote it
         self._usage: dict[str, int] = {}
         self._end: JsonObject | None = None
@@ -140,7 +141,17 @@ class CodexConversation:
     def interrupt(self) -> bytes | None:
         if not self._turn:
             return None
-        return request(self._number + 1, "turn/interrupt", {"threadId": self._thread, "turnId": self._turn})
+        return request(f"interrupt {self._number}", "turn/interrupt", {"threadId": self._thread, "turnId": self._turn})
+
+    def steer(self, text: str, name: str) -> bytes | None:
+        if not self._turn or self.has_ended:
+            return None
+        told: JsonObject = {"threadId": self._thread, "expectedTurnId": self._turn, "input": user_input(text)}
+        return request(name, "turn/steer", told)
+
+    @property
+    def steered(self) -> Mapping[str, bool]:
+        return self._steered
 
     def answer(self, answer: Answer) -> bytes:
         decision = "accept" if answer.decision is Decision.ALLOW else "decline"
@@ -148,7 +159,7 @@ class CodexConversation:
 
     @property
     def state(self) -> State:
-        return {"thread": self._thread, "next": self._number + 2, "total_tokens": self._total}
+        return {"thread": self._thread, "next": self._number + 1, "total_tokens": self._total}
 
     # -- messages
 
@@ -163,8 +174,10 @@ class CodexConversation:
         return found
 
     def _response(self, message: JsonObject, found: Found) -> None:
+        if isinstance(name := message.get("id"), str):
+            self._steered[name] = "error" not in message  # interrupts too: nobody looks those up
         if fields.integer(message, "id") != self._number:
-            return  # of an interrupt, or of a turn before
+            return
         if isinstance(message.get("error"), dict):
             self._end = self._end or {"status": "failed", "error": message["error"]}
         else:

@@ -20,9 +20,7 @@ OPENING_TIMEOUT_S = 60.0
 READ_BYTES = 64 * 1024
 
 
-async def open_process(
-    process: WarmProcess, opening: Opening, tail: Tail, ctx: RunContext, redact: Redactor
-) -> State:
+async def open_process(process: WarmProcess, opening: Opening, tail: Tail, ctx: RunContext, redact: Redactor) -> State:
     """Talk until the process takes turns; the state for the first of them.
 
     Raises:

@@ -141,7 +141,9 @@ class Reading(ABC):
         ctx, link = self.run.ctx, self.run.link
         if link is None:
             return
-        if link.limit is not None and not self.run.decoder.has_ended:  # with its last frame whole it has succeeded or not
+        if (
+            link.limit is not None and not self.run.decoder.has_ended
+        ):  # with its last frame whole it has succeeded or not
             ctx.request_stop(_LIMITS[link.limit])
         if self.is_waiting_for_us():
             self.heard_from()

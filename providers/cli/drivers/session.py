@@ -81,7 +81,9 @@ class SessionDriver:
         await sink.emit([start()])
         try:
             await self._turn(ctx, spec, sink, process, part, redact).follow()
-        except NotRead:  # the session's process was ending just then; a fresh one has not, or it is the turn's own fault
+        except (
+            NotRead
+        ):  # the session's process was ending just then; a fresh one has not, or it is the turn's own fault
             process, part = await self._begin(ctx, spec, secrets, redact)
             await self._turn(ctx, spec, sink, process, part, redact).follow()
 

@@ -13,7 +13,7 @@ import logging
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -21,6 +21,7 @@ import msgspec
 from providers.cli.dialect import Conversation, Question, Reply
 from providers.cli.drivers.followed import Followed, stopped
 from providers.cli.drivers.reading import Reading
+from providers.cli.drivers.verbs import Verbs
 from providers.cli.run_files import (
     INTERRUPT,
     LAUNCH,
@@ -29,7 +30,6 @@ from providers.cli.run_files import (
     Diagnostics,
     Slice,
     copy_part,
-    write_interrupt,
 )
 from providers.cli.warm_processes import WarmProcess, WarmProcesses
 from providers.keeper.client import InputRefused, WardenLink
@@ -37,13 +37,14 @@ from providers.keeper.run_directory import EXIT, OWNER
 from providers.keeper.tree import started_since
 from runtime.events import Draft, EventType
 from runtime.failure import FailureCode
-from runtime.provider import Answer, InputOutcome, InputReceipt, InputVerb, Stop, StopReason
+from runtime.provider import Answer, Stop, StopReason
 
 log = logging.getLogger(__name__)
 
 IN_BAND = "interrupt"
 COPIED_BYTES = 1 << 20  # of what is bounded anyway
 LEFTOVERS_S = 3.0
+TOOLS_GONE_S = 0.5  # an agent that ends its tools at an interrupt has done so by the time it confirms it
 
 
 class NotRead(Exception):
@@ -62,12 +63,7 @@ class Turn(Followed):
     output_bytes: int
     keeps_warm: bool
     keeps_raw: bool
-    was_interrupted: bool = field(init=False)
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
     outcome: Draft | None = None
-
-    def __post_init__(self) -> None:
-        self.was_interrupted = (self.run_directory / INTERRUPT).exists()
 
     async def follow(self) -> None:
         """Report everything to the terminal; on return the process is idle, or nothing of it is left.
@@ -80,7 +76,7 @@ class Turn(Followed):
         diagnostics = Diagnostics(self.redact)
         fd = os.open(self.directory / STDOUT, os.O_RDONLY | os.O_CLOEXEC)
         reading = TurnReading(self, fd, diagnostics)
-        self.ctx.take_input = reading.take_input
+        self.ctx.take_input = reading.verbs.take
         try:
             await reading.to_its_end()
             await self._conclude(reading, diagnostics)
@@ -97,7 +93,6 @@ class Turn(Followed):
             raise
         finally:
             self.ctx.take_input = None
-            self.ended.set()
             await reading.close()
             os.close(fd)
 
@@ -107,13 +102,13 @@ class Turn(Followed):
         if record is not None and self.run_directory.name in record.unread and stop is None:
             raise NotRead
         await self.remember_session()
-        is_fit = await self._is_fit(stop, diagnostics)
+        is_fit = await self._is_fit(reading, stop)
         if stop is not None and not is_fit:
             await self._end_process(stop.reason.value)
-        terminal = self._told(self.terminal(diagnostics))
+        terminal = self._told(self.terminal(diagnostics), was_interrupted=reading.verbs.was_interrupted)
         await self.sink.emit([terminal])
         self.outcome = terminal
-        self.ended.set()
+        reading.verbs.ended.set()
         await asyncio.to_thread(self._leave_files, reading.offset, diagnostics)
         if is_fit:
             await self._give_back(reading.offset)
@@ -123,19 +118,19 @@ class Turn(Followed):
         if stop is not None:
             raise stopped(stop)
 
-    def _told(self, terminal: Draft) -> Draft:
+    def _told(self, terminal: Draft, *, was_interrupted: bool) -> Draft:
         """A turn that was interrupted because somebody asked for it is a cancelled one."""
         failure = terminal.failure
-        if not self.was_interrupted or failure is None or failure.code is not FailureCode.INTERRUPTED:
+        if not was_interrupted or failure is None or failure.code is not FailureCode.INTERRUPTED:
             return terminal
         return msgspec.structs.replace(terminal, type=EventType.CANCELLED, text="interrupted on request", failure=None)
 
-    async def _is_fit(self, stop: Stop | None, diagnostics: Diagnostics) -> bool:
+    async def _is_fit(self, reading: TurnReading, stop: Stop | None) -> bool:
         """Whether the process may go on to the next turn."""
-        if not self._is_idle or diagnostics.counts["shrunk"]:
+        if not self._is_idle or reading.diagnostics.counts["shrunk"]:
             return False
         if stop is None:
-            return not self.was_interrupted or await self._has_no_tool_left()
+            return not reading.verbs.was_interrupted or await self._has_no_tool_left()
         return stop.reason is StopReason.CANCELLED and IN_BAND in self.cancel_steps and await self._has_no_tool_left()
 
     @property
@@ -146,7 +141,7 @@ class Turn(Followed):
 
     async def _has_no_tool_left(self) -> bool:
         assert self.link is not None and self.link.owner is not None
-        ends_at = time.monotonic() + self.ctx.cancel_grace_s / 2
+        ends_at = time.monotonic() + min(TOOLS_GONE_S, self.ctx.cancel_grace_s)
         while left := await asyncio.to_thread(started_since, self.link.owner.pid, self.part.began_boot_s):
             if time.monotonic() >= ends_at:
                 return False
@@ -207,6 +202,13 @@ class TurnReading(Reading):
     def __init__(self, turn: Turn, fd: int, diagnostics: Diagnostics) -> None:
         super().__init__(turn, fd, diagnostics, offset=turn.part.offset)
         self.turn = turn
+        self.verbs = Verbs(
+            run_directory=turn.run_directory, conversation=turn.conversation, link=turn.link,
+            grace_s=turn.ctx.cancel_grace_s, is_stopping=lambda: turn.ctx.stop is not None,
+            send_interrupt=lambda: turn.link is not None and self._send_interrupt(turn.link) is not None,
+            was_cancelled=lambda: turn.outcome is not None and turn.outcome.type is EventType.CANCELLED,
+            was_interrupted=(turn.run_directory / INTERRUPT).exists(),
+        )  # fmt: skip
         self._asking: set[asyncio.Task[None]] = set()
         self._interrupts = 0
         self._stop_began: float | None = None
@@ -214,6 +216,7 @@ class TurnReading(Reading):
         self._is_killing = False
 
     def is_over(self) -> bool:
+        self.verbs.progress.set()
         link, turn = self.turn.link, self.turn
         if link is None or link.is_over:
             return True
@@ -267,28 +270,6 @@ class TurnReading(Reading):
         except InputRefused:
             return None
 
-    # --- verbs
-
-    async def take_input(self, verb: InputVerb, text: str) -> InputReceipt:
-        """Only ``interrupt`` changes a turn here; the profile declares no other."""
-        turn = self.turn
-        if turn.link is None or turn.conversation.has_ended or turn.ctx.stop is not None:
-            return InputReceipt(outcome=InputOutcome.TOO_LATE, message="the turn is ending")
-        if turn.conversation.interrupt() is None:
-            return InputReceipt(outcome=InputOutcome.NOT_CONFIRMED, message="the agent has not begun the turn")
-        await asyncio.to_thread(write_interrupt, turn.run_directory)
-        turn.was_interrupted = True
-        if turn.conversation.has_ended or self._send_interrupt(turn.link) is None:
-            return InputReceipt(outcome=InputOutcome.TOO_LATE, message="the turn has ended")
-        try:
-            async with asyncio.timeout(turn.ctx.cancel_grace_s):
-                await turn.ended.wait()
-        except TimeoutError:
-            return InputReceipt(outcome=InputOutcome.NOT_CONFIRMED, message="the agent did not stop; the run goes on")
-        if turn.outcome is not None and turn.outcome.type is EventType.CANCELLED:
-            return InputReceipt(outcome=InputOutcome.CONFIRMED)
-        return InputReceipt(outcome=InputOutcome.TOO_LATE, message="the turn ended by itself")
-
     # --- questions
 
     async def take(self, item: Question | Reply) -> None:
@@ -330,6 +311,8 @@ class TurnReading(Reading):
 
     async def close(self) -> None:
         """Nobody waits for an answer any more."""
+        self.verbs.ended.set()
+        self.verbs.progress.set()
         for task in tuple(self._asking):
             task.cancel()
         if self._asking:

@@ -99,13 +99,20 @@ def test_a_fresh_session_is_made() -> None:
     assert opening.state == STATE
 
 
-@pytest.mark.req("E-6")
+@pytest.mark.req("RT-36")
 def test_an_earlier_session_is_loaded_by_its_native_id() -> None:
     opening, said = open_with(HELLO, update("user_message_chunk"), {"modes": None}, resumed_id="s-1")
 
     assert said[-1]["params"] == {"sessionId": "s-1", "cwd": "/work", "mcpServers": []}
     assert opening.is_over
     assert opening.state == {**STATE, "tokens": None, "cost_usd": None}
+
+
+def test_gemini_is_not_asked_to_load_what_it_would_empty() -> None:
+    opening, said = open_with({**HELLO, "agentInfo": {"name": "gemini-cli"}}, resumed_id="s-1")
+
+    assert [each["method"] for each in said] == ["initialize"]
+    assert opening.failure is not None and opening.failure.code is FailureCode.SESSION_NOT_FOUND
 
 
 def test_where_an_agent_can_only_resume_it_resumes() -> None:
@@ -116,7 +123,7 @@ def test_where_an_agent_can_only_resume_it_resumes() -> None:
     assert opening.is_over
 
 
-@pytest.mark.req("E-6")
+@pytest.mark.req("RT-36")
 @pytest.mark.parametrize(
     ("answers", "expected"),
     [
@@ -239,6 +246,14 @@ def test_a_turn_is_one_prompt() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("text", ["/help", " /help", "$help", "\n/help"])
+def test_no_prompt_is_a_command(text: str) -> None:
+    (prompt,) = assert_valid(acp.encode_turn(text, STATE))
+
+    said = prompt["params"]["prompt"][0]["text"]
+    assert said == f"\N{ZERO WIDTH SPACE}{text}"
+
+
 def test_the_answer_is_what_was_said_after_the_last_tool_call() -> None:
     conversation = turn()
     call = update("tool_call", toolCallId="c-1", kind="read", status="completed")
@@ -346,7 +361,25 @@ def test_copilots_spoken_error_is_an_answer_when_a_model_said_it() -> None:
 
     hear(conversation, chunk("Error: in line 3 of the program."), answered(usage=usage))
 
-    assert code(conversation) is None
+    assert conversation.conclude(RUNNING).text == "Error: in line 3 of the program."
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (["Error: Failed to get response; retried 5 times Last error: 500 oh no"], FailureCode.PROVIDER_OVERLOADED),
+        (["Error: Authentication failed with provider (HTTP 401)."], FailureCode.AUTH_REQUIRED),
+        (["Error: something that nobody has seen before"], FailureCode.PROCESS_FAILED),
+        (["I look.", "Error: something that nobody has seen before"], None),
+        (["Error: Authentication failed (HTTP 401).", "All is well again."], None),
+    ],
+)
+def test_copilots_last_words_may_be_its_error(said: list[str], expected: FailureCode | None) -> None:
+    conversation = turn({**STATE, "agent": "Copilot"})
+
+    hear(conversation, *map(chunk, said), answered())
+
+    assert code(conversation) is expected
 
 
 # -- usage
@@ -374,7 +407,7 @@ def test_what_was_counted_before_a_session_was_loaded_is_not_the_turns() -> None
 # -- questions
 
 
-@pytest.mark.req("BAN-17")
+@pytest.mark.req("RT-13")
 def test_a_question_comes_with_the_call_it_is_about() -> None:
     call, question = hear(turn(), asks())
 
@@ -384,7 +417,6 @@ def test_a_question_comes_with_the_call_it_is_about() -> None:
     assert (question.offset, question.index) == (1, 1)
 
 
-@pytest.mark.req("BAN-17")
 @pytest.mark.parametrize(
     ("kinds", "decision", "outcome"),
     [
@@ -475,6 +507,7 @@ def noise_of(told: Sequence[Told]) -> list[str]:
     return [each.kind for each in told if isinstance(each, Noise)]
 
 
+@pytest.mark.req("E-6")
 def test_a_second_answer_is_counted_and_the_first_stays() -> None:
     conversation = turn()
 

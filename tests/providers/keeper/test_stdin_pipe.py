@@ -161,7 +161,9 @@ async def test_a_killed_warden_leaves_no_waiter(warm, printed, warden_of):
 
 
 @pytest.mark.parametrize(("part", "arrives"), [("whole", True), ("part", False)])
-async def test_a_message_is_written_whole_or_not_at_all_when_the_node_is_killed(data_dir, program, until, part, arrives):
+async def test_a_message_is_written_whole_or_not_at_all_when_the_node_is_killed(
+    data_dir, program, until, part, arrives
+):
     size = 4 * MIB
     argv = [str(data_dir), "warm", str(size), part, *program("reads_slowly.py"), "0.5"]
     node = Path(__file__).parent / "programs" / "sends_and_dies.py"

@@ -14,22 +14,26 @@ import sys
 import threading
 import time
 import uuid
+from collections.abc import Callable
+from typing import Any
 
 FLAGS = set(sys.argv[1:])
 HOME = os.path.join(os.environ.get("HOME", "."), ".acp-agent")
-LINES: "queue.Queue[dict | None]" = queue.Queue()
+Message = dict[str, Any]
+Turn = Callable[[list[str]], str | None]
+LINES: queue.Queue[Message | None] = queue.Queue()
 
 
-def say(**message):
+def say(**message: Any) -> None:
     sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
     sys.stdout.flush()
 
 
-def update(name, **more):
+def update(name: str, **more: Any) -> None:
     say(method="session/update", params={"sessionId": Agent.session, "update": {"sessionUpdate": name, **more}})
 
 
-def chunk(text, kind="agent_message_chunk"):
+def chunk(text: str, kind: str = "agent_message_chunk") -> None:
     update(kind, content={"type": "text", "text": text})
 
 
@@ -39,18 +43,18 @@ class Cancelled(Exception):
 
 class Agent:
     session = ""
-    turns = ()
-    prompt = 0  # the id of the prompt under way
+    turns: tuple[str, ...] = ()
+    prompt: Any = 0  # the id of the prompt under way
     asked = 0
 
 
-def read():
+def read() -> None:
     for line in sys.stdin:
         LINES.put(json.loads(line))
     LINES.put(None)
 
 
-def take(timeout=None):
+def take(timeout: float | None = None) -> Message:
     """The next message of the client's; it may be the end, or a cancel."""
     message = LINES.get(timeout=timeout)
     if message is None:
@@ -60,7 +64,7 @@ def take(timeout=None):
     return message
 
 
-def pause(seconds):
+def pause(seconds: float) -> None:
     ends = time.monotonic() + seconds
     while (left := ends - time.monotonic()) > 0:
         try:
@@ -69,7 +73,7 @@ def pause(seconds):
             return
 
 
-def ask(method, **params):
+def ask(method: str, **params: Any) -> Message:
     """A request to the client, and its answer; other messages meanwhile are lost, but a cancel is not."""
     Agent.asked += 1
     number = Agent.asked - 1
@@ -87,38 +91,38 @@ def ask(method, **params):
             return message
 
 
-def call(call_id, command, status="pending"):
+def call(call_id: str, command: str, status: str = "pending") -> None:
     update("tool_call", toolCallId=call_id, title=command, kind="execute", status=status, rawInput={"command": command})
 
 
-def called(call_id, output, status="completed"):
+def called(call_id: str, output: str, status: str = "completed") -> None:
     content = [{"type": "content", "content": {"type": "text", "text": output}}]
     update("tool_call_update", toolCallId=call_id, status=status, content=content)
 
 
-def plain(_):
+def plain(_: list[str]) -> None:
     chunk(f"turn {len(Agent.turns)}: ")
     chunk("hello")
 
 
-def think(_):
+def think(_: list[str]) -> None:
     chunk("let me see", kind="agent_thought_chunk")
     plain(_)
 
 
-def plan(_):
+def plan(_: list[str]) -> None:
     update("plan", entries=[{"content": "first", "priority": "high", "status": "in_progress"}])
     plain(_)
 
 
-def tool(_):
+def tool(_: list[str]) -> None:
     chunk("I will look. ")
     call("call-1", "echo hi", "in_progress")
     called("call-1", subprocess.run(["echo", "hi"], capture_output=True, text=True).stdout)
     plain(_)
 
 
-def permission(words):
+def permission(words: list[str]) -> None:
     for number in range(int(words[0]) if words else 1):
         call_id = f"call-{number}"
         call(call_id, f"rm {number}")
@@ -135,13 +139,13 @@ def permission(words):
         chunk(f"{chosen} ")
 
 
-def slow(words):
+def slow(words: list[str]) -> None:
     for number in range(int(words[0]) if words else 2000):
         chunk(f"word-{number} ")
         pause(0.05)
 
 
-def holding(words):
+def holding(words: list[str]) -> None:
     """A tool that runs for long, in a session of its own, as agents start them; a cancel ends it."""
     call("call-1", "sleep 300", "in_progress")
     child = subprocess.Popen(["sleep", "300"], start_new_session=True)
@@ -153,7 +157,7 @@ def holding(words):
         called("call-1", "cancelled", "failed")
 
 
-def deaf(_):
+def deaf(_: list[str]) -> None:
     """Neither a cancel nor a signal for its child: only the tree's end ends it."""
     subprocess.Popen(["sleep", "300"], start_new_session=True)
     chunk("busy")
@@ -164,12 +168,12 @@ def deaf(_):
             pass
 
 
-def unauthorized(_):
+def unauthorized(_: list[str]) -> None:
     say(id=Agent.prompt, error={"code": 401, "message": '{"error":{"code":401,"message":"no such key"}}'})
     return
 
 
-def garbage(_):
+def garbage(_: list[str]) -> None:
     sys.stdout.write("Warning: something\n\n{not json\n\x1b[31mred\x1b[0m\n[1,2]\n{}\n")
     say(method="session/update", params={"update": 7})
     say(method="$/weather", params={})
@@ -179,12 +183,12 @@ def garbage(_):
     plain(_)
 
 
-def twice(_):
+def twice(_: list[str]) -> None:
     plain(_)
     say(id=Agent.prompt, result={"stopReason": "end_turn"})
 
 
-def batch(_):
+def batch(_: list[str]) -> None:
     text = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "in a batch"}}
     told = {"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": Agent.session, "update": text}}
     answer = {"jsonrpc": "2.0", "id": Agent.prompt, "result": {"stopReason": "end_turn"}}
@@ -193,13 +197,13 @@ def batch(_):
     return
 
 
-def wrong_id(_):
+def wrong_id(_: list[str]) -> None:
     plain(_)
     say(id="prompt", result={"stopReason": "end_turn"})
     return
 
 
-def asks_much(_):
+def asks_much(_: list[str]) -> None:
     """What a client need not serve; each refusal is written down."""
     answers = [
         ask("fs/read_text_file", path="/etc/passwd"),
@@ -209,30 +213,34 @@ def asks_much(_):
     chunk(",".join(str(answer["error"]["code"]) for answer in answers))
 
 
-def huge(words):
+def huge(words: list[str]) -> None:
     chunk("x" * int(words[0]))
     plain(words)
 
 
-def dies(_):
+def dies(_: list[str]) -> None:
     chunk("I am ")
     sys.stderr.write("agent: out of luck\n")
     os._exit(3)
 
 
-def stops(reason):
-    return lambda _: chunk("half an ans") or reason
+def stops(reason: str) -> Turn:
+    def turn(_: list[str]) -> str:
+        chunk("half an ans")
+        return reason
+
+    return turn
 
 
-TURNS = {
+TURNS: dict[str, Turn] = {
     "think": think, "plan": plan, "tool": tool, "permission": permission, "slow": slow, "holding": holding,
     "deaf": deaf, "401": unauthorized, "garbage": garbage, "twice": twice, "batch": batch, "wrong-id": wrong_id,
     "asks-much": asks_much, "huge": huge, "dies": dies, "max-tokens": stops("max_tokens"),
-    "refuses": stops("refusal"), "odd-stop": stops("tired"), "empty": lambda _: "end_turn",
+    "refuses": stops("refusal"), "odd-stop": stops("tired"), "empty": lambda _: None,
 }  # fmt: skip
 
 
-def prompt(message):
+def prompt(message: Message) -> None:
     Agent.prompt = message["id"]
     text = message["params"]["prompt"][0]["text"]
     Agent.turns = (*Agent.turns, text)
@@ -249,17 +257,17 @@ def prompt(message):
         say(id=Agent.prompt, result={"stopReason": reason, "usage": usage})
 
 
-def path(session):
+def path(session: str) -> str:
     return os.path.join(HOME, session + ".json")
 
 
-def keep():
+def keep() -> None:
     os.makedirs(HOME, exist_ok=True)
     with open(path(Agent.session), "w") as file:
         json.dump(Agent.turns, file)
 
 
-def load(message):
+def load(message: Message) -> None:
     Agent.session = message["params"]["sessionId"]
     if os.path.exists(path(Agent.session)):
         with open(path(Agent.session)) as file:
@@ -273,7 +281,7 @@ def load(message):
     say(id=message["id"], result=offers())
 
 
-def offers():
+def offers() -> Message:
     if "--options" not in FLAGS:
         return {}
     options = [
@@ -283,7 +291,7 @@ def offers():
     return {"configOptions": options, "modes": modes}
 
 
-def new(message):
+def new(message: Message) -> None:
     if "--auth" in FLAGS:
         say(id=message["id"], error={"code": -32000, "message": "Authentication required"})
         return
@@ -291,19 +299,19 @@ def new(message):
     say(id=message["id"], result={"sessionId": Agent.session, **offers()})
 
 
-def initialize(message):
+def initialize(message: Message) -> None:
     capabilities = {"loadSession": "--no-load" not in FLAGS}
     told = {"agentInfo": {"name": "acp-agent", "version": "1"}, "agentCapabilities": capabilities}
     say(id=message["id"], result={"protocolVersion": 2 if "--version=2" in FLAGS else 1, **told, "authMethods": []})
 
 
-def set_option(message):
+def set_option(message: Message) -> None:
     with open("options.log", "a") as log:
         log.write(json.dumps(message["params"], sort_keys=True) + "\n")
     say(id=message["id"], result={"configOptions": []} if "config" in message["method"] else {})
 
 
-METHODS = {
+METHODS: dict[str, Callable[[Message], None]] = {
     "initialize": initialize, "session/new": new, "session/load": load, "session/prompt": prompt,
     "session/set_mode": set_option, "session/set_config_option": set_option,
 }  # fmt: skip
@@ -314,7 +322,7 @@ while True:
         asked = take()
     except Cancelled:
         continue  # no turn is under way
-    if (method := METHODS.get(asked.get("method"))) is not None:
+    if (method := METHODS.get(asked.get("method", ""))) is not None:
         method(asked)
     elif "method" in asked and "id" in asked:
         say(id=asked["id"], error={"code": -32601, "message": "Method not found"})

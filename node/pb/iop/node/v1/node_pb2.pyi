@@ -48,6 +48,20 @@ class PermissionDecision(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PERMISSION_DECISION_UNSPECIFIED: _ClassVar[PermissionDecision]
     PERMISSION_DECISION_ALLOW: _ClassVar[PermissionDecision]
     PERMISSION_DECISION_DENY: _ClassVar[PermissionDecision]
+
+class InputVerb(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    INPUT_VERB_UNSPECIFIED: _ClassVar[InputVerb]
+    INPUT_VERB_INTERRUPT: _ClassVar[InputVerb]
+    INPUT_VERB_STEER: _ClassVar[InputVerb]
+    INPUT_VERB_QUEUE: _ClassVar[InputVerb]
+
+class InputOutcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    INPUT_OUTCOME_UNSPECIFIED: _ClassVar[InputOutcome]
+    INPUT_OUTCOME_CONFIRMED: _ClassVar[InputOutcome]
+    INPUT_OUTCOME_NOT_CONFIRMED: _ClassVar[InputOutcome]
+    INPUT_OUTCOME_TOO_LATE: _ClassVar[InputOutcome]
 SESSION_MODE_UNSPECIFIED: SessionMode
 SESSION_MODE_CREATE_IF_MISSING: SessionMode
 SESSION_MODE_REQUIRE_EXISTING: SessionMode
@@ -70,6 +84,14 @@ READINESS_PROBE_ERROR: Readiness
 PERMISSION_DECISION_UNSPECIFIED: PermissionDecision
 PERMISSION_DECISION_ALLOW: PermissionDecision
 PERMISSION_DECISION_DENY: PermissionDecision
+INPUT_VERB_UNSPECIFIED: InputVerb
+INPUT_VERB_INTERRUPT: InputVerb
+INPUT_VERB_STEER: InputVerb
+INPUT_VERB_QUEUE: InputVerb
+INPUT_OUTCOME_UNSPECIFIED: InputOutcome
+INPUT_OUTCOME_CONFIRMED: InputOutcome
+INPUT_OUTCOME_NOT_CONFIRMED: InputOutcome
+INPUT_OUTCOME_TOO_LATE: InputOutcome
 
 class RunRequest(_message.Message):
     __slots__ = ("run_id", "adapter", "target", "session_id", "session_mode", "background", "workspace", "policy", "input", "timeout", "metadata", "include_activity", "after_sequence")
@@ -423,14 +445,16 @@ class GetCapabilitiesResponse(_message.Message):
     def __init__(self, targets: _Optional[_Iterable[_Union[Target, _Mapping]]] = ..., limits: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class Target(_message.Message):
-    __slots__ = ("adapter", "target", "max_concurrency")
+    __slots__ = ("adapter", "target", "max_concurrency", "verbs")
     ADAPTER_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
     MAX_CONCURRENCY_FIELD_NUMBER: _ClassVar[int]
+    VERBS_FIELD_NUMBER: _ClassVar[int]
     adapter: str
     target: str
     max_concurrency: int
-    def __init__(self, adapter: _Optional[str] = ..., target: _Optional[str] = ..., max_concurrency: _Optional[int] = ...) -> None: ...
+    verbs: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, adapter: _Optional[str] = ..., target: _Optional[str] = ..., max_concurrency: _Optional[int] = ..., verbs: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GetNodeStatusRequest(_message.Message):
     __slots__ = ()
@@ -724,3 +748,21 @@ class RespondPermissionResponse(_message.Message):
     DECISION_FIELD_NUMBER: _ClassVar[int]
     decision: PermissionDecision
     def __init__(self, decision: _Optional[_Union[PermissionDecision, str]] = ...) -> None: ...
+
+class SendInputRequest(_message.Message):
+    __slots__ = ("run_id", "verb", "input")
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    VERB_FIELD_NUMBER: _ClassVar[int]
+    INPUT_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    verb: InputVerb
+    input: str
+    def __init__(self, run_id: _Optional[str] = ..., verb: _Optional[_Union[InputVerb, str]] = ..., input: _Optional[str] = ...) -> None: ...
+
+class SendInputResponse(_message.Message):
+    __slots__ = ("outcome", "detail")
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    outcome: InputOutcome
+    detail: str
+    def __init__(self, outcome: _Optional[_Union[InputOutcome, str]] = ..., detail: _Optional[str] = ...) -> None: ...

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class NodeServiceStub:
-    """Names that later capabilities will use, kept free: SendInput, WatchNodeStatus;
+    """Names that later capabilities will use, kept free: WatchNodeStatus;
     RunRequest.parts (InputPart); TaskService; WorkerService.
 
     """
@@ -82,6 +82,11 @@ class NodeServiceStub:
                 request_serializer=iop_dot_node_dot_v1_dot_node__pb2.GetNodeStatusRequest.SerializeToString,
                 response_deserializer=iop_dot_node_dot_v1_dot_node__pb2.GetNodeStatusResponse.FromString,
                 _registered_method=True)
+        self.SendInput = channel.unary_unary(
+                '/iop.node.v1.NodeService/SendInput',
+                request_serializer=iop_dot_node_dot_v1_dot_node__pb2.SendInputRequest.SerializeToString,
+                response_deserializer=iop_dot_node_dot_v1_dot_node__pb2.SendInputResponse.FromString,
+                _registered_method=True)
         self.RespondPermission = channel.unary_unary(
                 '/iop.node.v1.NodeService/RespondPermission',
                 request_serializer=iop_dot_node_dot_v1_dot_node__pb2.RespondPermissionRequest.SerializeToString,
@@ -135,7 +140,7 @@ class NodeServiceStub:
 
 
 class NodeServiceServicer:
-    """Names that later capabilities will use, kept free: SendInput, WatchNodeStatus;
+    """Names that later capabilities will use, kept free: WatchNodeStatus;
     RunRequest.parts (InputPart); TaskService; WorkerService.
 
     """
@@ -201,6 +206,14 @@ class NodeServiceServicer:
 
     def GetNodeStatus(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SendInput(self, request, context):
+        """Does something to a running turn in the agent's own protocol, never by a signal; CancelRun is what always ends a run.
+        A verb that the target does not declare is UNIMPLEMENTED, with the reason unsupported.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -322,6 +335,11 @@ def add_NodeServiceServicer_to_server(servicer, server):
                     request_deserializer=iop_dot_node_dot_v1_dot_node__pb2.GetNodeStatusRequest.FromString,
                     response_serializer=iop_dot_node_dot_v1_dot_node__pb2.GetNodeStatusResponse.SerializeToString,
             ),
+            'SendInput': grpc.unary_unary_rpc_method_handler(
+                    servicer.SendInput,
+                    request_deserializer=iop_dot_node_dot_v1_dot_node__pb2.SendInputRequest.FromString,
+                    response_serializer=iop_dot_node_dot_v1_dot_node__pb2.SendInputResponse.SerializeToString,
+            ),
             'RespondPermission': grpc.unary_unary_rpc_method_handler(
                     servicer.RespondPermission,
                     request_deserializer=iop_dot_node_dot_v1_dot_node__pb2.RespondPermissionRequest.FromString,
@@ -381,7 +399,7 @@ def add_NodeServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class NodeService:
-    """Names that later capabilities will use, kept free: SendInput, WatchNodeStatus;
+    """Names that later capabilities will use, kept free: WatchNodeStatus;
     RunRequest.parts (InputPart); TaskService; WorkerService.
 
     """
@@ -619,6 +637,33 @@ class NodeService:
             '/iop.node.v1.NodeService/GetNodeStatus',
             iop_dot_node_dot_v1_dot_node__pb2.GetNodeStatusRequest.SerializeToString,
             iop_dot_node_dot_v1_dot_node__pb2.GetNodeStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SendInput(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/iop.node.v1.NodeService/SendInput',
+            iop_dot_node_dot_v1_dot_node__pb2.SendInputRequest.SerializeToString,
+            iop_dot_node_dot_v1_dot_node__pb2.SendInputResponse.FromString,
             options,
             channel_credentials,
             insecure,

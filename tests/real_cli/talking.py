@@ -1,0 +1,124 @@
+"""One CLI that serves a session behind a node: how a cell talks to it, answers it, and takes its process away."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from node.client import NodeClient, new_run_id
+from runtime.events import EventType, PermissionRequest, RuntimeEvent
+from runtime.types import RunRequest, SessionMode
+from tests.real_cli.driven import RUN_S, remove, until
+from tests.real_cli.session_agents import SessionAgent
+from tests.support.mockllm.scenario import Plan
+from tests.support.nodes import Node
+
+
+@dataclass(slots=True, kw_only=True)
+class Turn:
+    """A turn under way, and its events so far."""
+
+    run_id: str
+    events: list[RuntimeEvent] = field(default_factory=list)
+    task: asyncio.Task[None] | None = None
+
+    @property
+    def questions(self) -> list[PermissionRequest]:
+        return [each.activity for each in self.events if isinstance(each.activity, PermissionRequest)]
+
+    async def has(self, is_so: Callable[[], object]) -> None:
+        """Return when *is_so* holds; a turn that ends before is a failure that shows how."""
+        assert self.task is not None
+        await until(lambda: is_so() or self.task.done(), RUN_S)  # type: ignore[union-attr]  # it is there
+        assert is_so(), self.events[-3:]
+
+    async def end(self) -> list[RuntimeEvent]:
+        assert self.task is not None
+        await self.task
+        return self.events
+
+
+@dataclass(slots=True, kw_only=True)
+class Talking:
+    """One row, and one session of it."""
+
+    agent: SessionAgent
+    node: Node
+    client: NodeClient
+    workspace: Path
+    home: Path
+    session: str
+
+    async def say(
+        self, prompt: str, *, allow: bool | None = None, silence_s: float | None = None
+    ) -> list[RuntimeEvent]:
+        """One turn of the session; every question is answered with *allow* (None: not at all)."""
+        turn = self.begin(prompt, silence_s=silence_s)
+        asked = 0
+        while not turn.task.done():  # type: ignore[union-attr]  # it is there
+            await asyncio.sleep(0.02)
+            if allow is not None and len(turn.questions) > asked:
+                await self.client.respond(turn.run_id, turn.questions[asked].request_id, allow=allow)
+                asked += 1
+        return await turn.end()
+
+    def begin(self, prompt: str, *, silence_s: float | None = None) -> Turn:
+        """The turn that begins with *prompt*, under way."""
+        policy = {} if silence_s is None else {"iop": {"silence_timeout_s": silence_s}}
+        request = RunRequest(
+            run_id=new_run_id(), target=self.agent.profile, input=prompt, workspace=str(self.workspace),
+            session_id=self.session, session_mode=SessionMode.CREATE_IF_MISSING, policy=policy,
+        )  # fmt: skip
+        turn = Turn(run_id=request.run_id)
+        turn.task = asyncio.create_task(self._follow(request, turn))
+        return turn
+
+    async def _follow(self, request: RunRequest, turn: Turn) -> None:
+        async with asyncio.timeout(RUN_S), aclosing(self.client.run(request, include_activity=True)) as events:
+            async for event in events:
+                turn.events.append(event)
+
+    def answer(self, prompt: str, *, turn: int = 1) -> str:
+        """What the scripted model answers to *prompt* as the *turn*-th of its conversation."""
+        return Plan.of(prompt).answer(turn + self.agent.turn_offset)
+
+    async def pid(self, events: list[RuntimeEvent]) -> str:
+        """The process that took a turn."""
+        return (await self.client.get(events[0].run_id)).details["pid"]
+
+    @property
+    def asked_path(self) -> Path:
+        """The file whose making the CLI asks for."""
+        return (self.workspace.parent if self.agent.asks_outside else self.workspace) / "asked.txt"
+
+    @property
+    def asking(self) -> str:
+        """A prompt that makes the CLI ask."""
+        return f"[[mock:write path={self.asked_path} content=made]] hello"
+
+    def processes(self) -> dict[int, str]:
+        """The CLI's processes, and what they started."""
+        return self.node.started_processes(self.home)
+
+    async def evict(self) -> None:
+        """Take the session's process away, as a crash would, and wait until the node has seen that."""
+        for pid in self.processes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        await until(lambda: not self.node.warm_directories(), 10)
+
+    def forget_sessions(self) -> None:
+        """Remove what the CLI remembers its conversations in."""
+        found = [path for pattern in self.agent.sessions for path in self.home.glob(pattern)]
+        assert found, f"nothing matches {self.agent.sessions} below {self.home}"
+        for path in found:
+            remove(path)
+
+
+def has_delta(turn: Turn) -> bool:
+    return any(event.type is EventType.DELTA for event in turn.events)
