@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from node.bridge_parts import failure_to_wire
 from node.pb import node_pb2
-from node.runtime_bridge import failure_to_wire
 from node.well_known import NS_PER_S, duration_from_wire, struct_from_wire, struct_to_wire
 from providers.catalog.readiness import Readiness, ReadinessResult, ReadinessSnapshot
 from runtime.failure import InvalidRequest

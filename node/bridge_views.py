@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from node.bridge_parts import failure_to_wire
 from node.pb import node_pb2
-from node.runtime_bridge import failure_to_wire, timestamp_to_wire
+from node.well_known import timestamp_to_wire
 from runtime.conversations import Utterance
 from runtime.provider import Answer, Decision
 from runtime.records import RunRecord, RunState

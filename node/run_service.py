@@ -28,7 +28,7 @@ from runtime.failure import NotFound
 from runtime.keys import new_ulid
 from runtime.provider import Describer
 from runtime.readers import Reader
-from runtime.records import RunRecord
+from runtime.records import RunRecord, RunState
 from runtime.types import RUN_ID
 
 RUN_ID_HEADER = "iop-run-id"
@@ -139,6 +139,8 @@ class RunService:
     def _explain(self, record: RunRecord) -> dict[str, str]:
         describer = self._describer(record)
         facts = {} if describer is None else describer.explain(self._directory(record))
+        if record.state is RunState.CANCELLED and (reason := _last_word(self._directory(record))):
+            facts = {"reason": reason, **facts}
         suppressed = self._directory(record) / SUPPRESSED
         return facts | ({"suppressed": suppressed.read_text()} if suppressed.is_file() else {})
 
@@ -171,6 +173,12 @@ def _held(directory: Path) -> tuple[int, int]:
     path = directory / journal.NAME
     last = journal.peek_last(path)
     return (0, 0) if last is None else (journal.first_sequence(path), last.sequence)
+
+
+def _last_word(directory: Path) -> str:
+    """What the last event says: of a cancelled run, why it was."""
+    last = journal.peek_last(directory / journal.NAME)
+    return "" if last is None else last.message
 
 
 def _answer(directory: Path) -> bytes | None:

@@ -285,8 +285,10 @@ def _guard(behaviour: Behaviour) -> Behaviour:
                 failure = Failure(code=FailureCode.INTERNAL, message="the stream broke while it was written")
             except Exception as error:
                 failure = _internal(error)
-        await context.abort_with_status(rpc_status.to_status(status_of(failure)))
-        return None
+        try:
+            await context.abort_with_status(rpc_status.to_status(status_of(failure)))
+        except grpc.aio.InternalError:
+            logger.info("the caller left before it could be told: %s", failure.code)
 
     return call
 

@@ -123,7 +123,8 @@ class LiveRun:
         assert self._journal is not None
         self._journal.append(events)
         if self._journal.size_bytes > self._journal_bytes:  # many tiny lines: their events weigh more than they do
-            self.ctx.request_stop(Stop(reason=StopReason.OUTPUT_LIMIT))
+            message = f"the run's events are more than the output limit of {self._journal_bytes} bytes"
+            self.ctx.request_stop(Stop(reason=StopReason.OUTPUT_LIMIT, message=message))
         if self.record.state is RunState.ACCEPTED:
             self.record = replace(self.record, state=RunState.RUNNING)
         self.feed.publish(events)

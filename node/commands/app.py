@@ -10,7 +10,10 @@ import typer
 from node.commands import config, doctor, gc, run, runs, sessions, status
 from node.commands.dial import EXIT_CODES
 
-_EPILOG = "`iop-node serve` starts a node, `iop-node login PROFILE` logs an agent in.\n\n\b\nExit codes:\n" + EXIT_CODES
+_EPILOG = (
+    "`iop-node serve` starts a node, `iop-node supervise` does in a container, `iop-node login PROFILE` logs an agent in.\n\n"
+    "\b\nExit codes:\n" + EXIT_CODES
+)
 
 
 def build() -> typer.Typer:

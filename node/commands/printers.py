@@ -89,6 +89,8 @@ class HumanPrinter:
             say(f"the whole answer has {size} bytes: iop-node show {event.run_id} --answer")
         if event.type is EventType.ERROR:
             say(_cause(event), style="red")
+        if event.type is EventType.CANCELLED and event.message:
+            say(event.message, style="yellow")
         say(self._summary(event), style="dim" if event.type is EventType.COMPLETE else "yellow")
 
     def _summary(self, event: RuntimeEvent) -> str:

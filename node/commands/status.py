@@ -73,7 +73,7 @@ def capabilities(node: Node = NODE, json: Json = False) -> None:
 
 
 def drain(node: Node = NODE, json: Json = False) -> None:
-    """Have the node take no new runs; those that are accepted go on. A restart undoes it."""
+    """Have the node take no new runs. Those that are accepted go on; a restart undoes it."""
 
     async def work(client: NodeClient) -> Exit:
         left = await client.drain()

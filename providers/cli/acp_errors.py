@@ -72,11 +72,12 @@ def _by_number(number: int | None, text: str) -> FailureCode | None:
         return FailureCode.AUTH_REQUIRED
     if number == RESOURCE_NOT_FOUND or is_unknown_session(text) or _UNKNOWN_SESSION.search(text):
         return FailureCode.SESSION_NOT_FOUND
-    told = code_of_status(number) if number in _HTTP else None
-    prose = code_of_words(text) if number in _HTTP else None
-    if told in (None, FailureCode.RATE_LIMITED):  # 429 has two meanings, 404 has many
-        return prose or told
-    return told
+    if number not in _HTTP:
+        return None
+    told, prose = code_of_status(number), code_of_words(text)
+    # 429 has two meanings, 404 has many, and Gemini calls an unknown model a 500
+    is_vague = told in (None, FailureCode.RATE_LIMITED) or prose is FailureCode.MODEL_UNAVAILABLE
+    return prose or told if is_vague else told
 
 
 def _by_words(error: JsonObject, text: str) -> FailureCode | None:

@@ -54,10 +54,9 @@ class AcpOpening:
 
     @property
     def state(self) -> State:
-        tokens: JsonObject | None = {} if self._resumed_id is None else None
-        told: JsonObject = {"session": self._session, "agent": self._agent, "next": self._number + 1}
         cost = 0.0 if self._cost is None and self._agent in COSTS_PROCESS else self._cost
-        return {**told, "tokens": tokens, "cost_usd": cost}
+        told: JsonObject = {"session": self._session, "agent": self._agent, "next": self._number + 1}
+        return {**told, "tokens": {}, "cost_usd": cost}
 
     def hear(self, line: Line) -> bytes:
         heard = (self._message(each) for each in messages(line.data) if not isinstance(each, Noise))

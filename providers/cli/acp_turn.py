@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -18,8 +16,8 @@ from providers.cli.acp_frames import (
     messages,
     method_not_found,
     notification,
-    result_answer,
 )
+from providers.cli.acp_questions import Questions, cancelled
 from providers.cli.acp_updates import CHUNKS, Updates
 from providers.cli.acp_usage import TurnUsage
 from providers.cli.dialect import Line, Noise, ProcessEnd, Question, Reply, State, Told, TurnContext, process_failure
@@ -28,7 +26,7 @@ from providers.cli.found import Found
 from providers.cli.json_fields import JsonObject, storable
 from runtime.events import Draft, complete, error
 from runtime.failure import Failure, FailureCode
-from runtime.provider import Answer, Decision
+from runtime.provider import Answer
 
 _STOPS = {
     "max_tokens": (FailureCode.BUDGET_EXHAUSTED, "the answer reached the model's limit of tokens and is cut"),
@@ -36,11 +34,6 @@ _STOPS = {
     "refusal": (FailureCode.REFUSED, "the agent refused to go on"),
     "cancelled": (FailureCode.INTERRUPTED, "the turn was interrupted, though not by this host"),
 }
-_FITTING = {
-    Decision.ALLOW: ("allow_once", "allow_always"),
-    Decision.DENY: ("reject_once", "reject_always"),
-}
-_CANCELLED: JsonObject = {"outcome": {"outcome": "cancelled"}}
 
 
 # What is read of a piece of text, of which there are hundreds a turn; every other message is read as plain objects.
@@ -70,14 +63,6 @@ class _Piece(msgspec.Struct, gc=False):
 _decode_piece = msgspec.json.Decoder(_Piece).decode
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
-    """A question of the agent's: the id to answer under, and the option that stands for each decision."""
-
-    id: object
-    options: dict[Decision, str]
-
-
 class AcpConversation:
     """Decodes the messages of one turn, and knows what to say meanwhile."""
 
@@ -87,9 +72,7 @@ class AcpConversation:
         self._number = fields.count(state, "next") or 0
         self._usage = TurnUsage(self._agent, state)
         self._updates = Updates(self._agent, self._usage)
-        self._questions: dict[str, _Asked] = {}
-        self._names: Counter[str] = Counter()
-        self._is_interrupted = False
+        self._questions = Questions(self._number)
         self._end: Message | None = None
         self._confusion = ""
 
@@ -156,39 +139,25 @@ class AcpConversation:
             self._confusion = f"the agent answered under an id that nobody asked with ({id_text(message.id)}){told}"
 
     def _request(self, message: Message, found: Found, end: int) -> Question | Reply:
-        request_id, params = self._name(message), message.params
+        request_id, params = self._questions.name(message), message.params
         if message.method != "session/request_permission":
             return Reply(key=request_id, data=method_not_found(message))
-        if fields.text(params, "sessionId") != self._session or message.id is None:
-            refusal = error_answer(message.id, INVALID_REQUEST, "this session has no turn under way")
-            return Reply(key=request_id, data=refusal)
-        if self.has_ended or self._is_interrupted:
-            return Reply(key=request_id, data=result_answer(message.id, _CANCELLED))
-        self._questions[request_id] = _Asked(id=message.id, options=_options(params))
+        if message.id is None:  # it could never be answered
+            return Reply(key=request_id, data=error_answer(None, INVALID_REQUEST, "a question needs an id"))
+        if self.has_ended or self._questions.are_cancelled:
+            return Reply(key=request_id, data=cancelled(message))
+        self._questions.add(request_id, message)  # a sub-agent's session has another id, and nobody else to ask
         request = self._updates.tools.question(request_id, fields.mapping(params, "toolCall"), found)
         return Question(request=request, offset=end, index=found.take_place())
-
-    def _name(self, message: Message) -> str:
-        """What a request is called here: no other of the run is, also when the agent uses an id twice."""
-        name = f"{self._number}.{id_text(message.id)}"
-        self._names[name] += 1
-        return name if self._names[name] == 1 else f"{name}.{self._names[name]}"
 
     # -- what is said to the agent
 
     def interrupt(self) -> bytes | None:
         """The cancel, and the end of every question that is still open: the protocol wants both."""
-        self._is_interrupted = True
-        answers = b"".join(result_answer(each.id, _CANCELLED) for each in self._questions.values())
-        return notification("session/cancel", {"sessionId": self._session}) + answers
+        return notification("session/cancel", {"sessionId": self._session}) + self._questions.cancel()
 
     def answer(self, answer: Answer) -> bytes:
-        asked = self._questions.pop(answer.request_id, None)
-        if asked is None or self._is_interrupted:
-            return b""  # the interrupt has answered it
-        option = asked.options.get(answer.decision)
-        outcome: JsonObject = {"outcome": "selected", "optionId": option}
-        return result_answer(asked.id, _CANCELLED if option is None else {"outcome": outcome})
+        return self._questions.answer(answer)
 
     # -- judgement
 
@@ -246,13 +215,3 @@ def _text_piece(data: bytes, session: str) -> _Update | None:
 def _is_text(message: Message) -> bool:
     """Something that should have come before the end; the vendors' notes on a session may come at any time."""
     return fields.text(fields.mapping(message.params, "update"), "sessionUpdate") in (*CHUNKS, "tool_call")
-
-
-def _options(params: JsonObject) -> dict[Decision, str]:
-    """The option that stands for each decision: for this once, where it can be had."""
-    offered = {fields.text(each, "kind"): fields.text(each, "optionId") for each in fields.objects(params, "options")}
-    return {
-        decision: next(offered[kind] for kind in kinds if kind in offered)
-        for decision, kinds in _FITTING.items()
-        if any(kind in offered for kind in kinds)
-    }

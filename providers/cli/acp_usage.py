@@ -2,8 +2,8 @@
 
 The protocol has ``usage`` in the answer to a prompt, and leaves open what it covers. Seen: Claude's bridge tells the
 turn's tokens, Copilot the process's, opencode those of the last model call; Gemini puts the turn's into ``_meta.quota``,
-and Qwen a model call's into ``_meta.usage`` of an empty piece of text. What counts the session is turned into the turn's by
-subtracting what stood there before; where that is not known (a session taken up by a fresh process), nothing is told.
+and Qwen a model call's into ``_meta.usage`` of an empty piece of text. What counts on over turns is turned into the turn's
+by subtracting what stood there before; where that is not known (the cost of a session that was loaded), nothing is told.
 """
 
 from __future__ import annotations

@@ -29,7 +29,6 @@ from providers.keeper.client import (
     read_exit,
     read_owner,
 )
-from runtime.events import start
 from runtime.failure import Failure, FailureCode
 from runtime.provider import CommandHandler, CommandRequest, CommandResponse, EventSink, RunContext, SessionSlot
 from runtime.redact import Redactor
@@ -73,7 +72,6 @@ class CliProvider:
         else:
             check_may_begin(ctx)
             link, resumed = await self._start(ctx, spec, secrets, redact)
-        await sink.emit([start()])
         await OneShot(
             directory=directory, ctx=ctx, sink=sink, decoder=self._dialect.decoder(TurnContext(resumed_id=resumed)),
             framing=Framing(self._machinery.config.max_line_bytes), tail=self._machinery.tail, redact=redact, link=link,

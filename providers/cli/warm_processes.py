@@ -17,7 +17,7 @@ import logging
 import shutil
 import time
 from collections.abc import AsyncIterator, Collection, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ EOF_GRACE_S = 2.0  # agents save their session and end within a tenth of that
 TERM_GRACE_S = 2.0
 GONE_S = 5.0
 CLOSE_ALL_S = 8.0
+FREED_S = 5.0  # from the terminal of a turn until its process is idle: files are left, leftovers are ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +72,7 @@ class WarmProcess:
     printed_bytes: int = 0
     is_busy: bool = True
     used_at: float = 0.0
+    freed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def is_alive(self) -> bool:
@@ -104,6 +106,7 @@ class WarmProcesses:
         found = next((each for each in self.idle if each.session == session), None)
         if found is not None and found.is_alive and found.revision.fits(revision):
             found.is_busy = True
+            found.freed.clear()
             return found
         if found is not None:
             self._close(found)
@@ -145,6 +148,7 @@ class WarmProcesses:
     def give_back(self, process: WarmProcess) -> None:
         """Its turn is over: keep it warm, or close it where it may not stay."""
         process.is_busy, process.used_at = False, time.monotonic()
+        process.freed.set()
         others = [each for each in self.idle if each.session == process.session and each is not process]
         for other in others:
             self._close(other)
@@ -156,16 +160,25 @@ class WarmProcesses:
     def end(self, process: WarmProcess) -> asyncio.Task[None]:
         """Close *process* after its turn; the session's next process waits for the task."""
         process.is_busy = False
+        process.freed.set()
         return self._close(process)
 
     def leave(self, process: WarmProcess) -> None:
         """Its turn goes on without this node."""
+        process.freed.set()
         self._known.pop(process.directory.name, None)
 
     # -- for sessions and nodes
 
     async def end_session(self, session: str) -> None:
-        """Close what the session has; gone when this returns, or as good as."""
+        """Close what the session has; gone when this returns, or as good as.
+
+        Its last turn may have told its end and not yet given its process back: that is waited for.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FREED_S):
+                for each in [each for each in self._known.values() if each is not None and each.session == session]:
+                    await each.freed.wait()
         for each in [each for each in self.idle if each.session == session]:
             self._close(each)
         if closing := [task for task, owner in self._closing.items() if owner == session]:

@@ -52,7 +52,7 @@ ENDINGS: dict[str, frozenset[str]] = {
     "plain": frozenset({"complete"}), "think": frozenset({"complete"}), "tool": frozenset({"complete"}),
     "linger": frozenset({"complete"}), "stderr": frozenset({"complete"}),
     "stubborn": frozenset({"cancelled", "deadline_exceeded"}),
-    "flood": frozenset({"complete", "output_limit"}), "bomb": frozenset({"cancelled"}),
+    "flood": frozenset({"complete", "output_limit"}), "bomb": frozenset({"cancelled", "process_failed"}),
     "fail": frozenset({"process_failed"}), "stuck": frozenset({"cancelled"}),
 }  # fmt: skip
 KILLED = frozenset({"interrupted", "process_failed", "output_invalid"})
@@ -161,7 +161,7 @@ class Round:
                 self.books.problems.append(f"{wish.run_id}: {error.code}: {error}")
             else:
                 self.refused[wish.run_id] = error.code
-                self.received[wish.run_id].remove(got)
+                self.received[wish.run_id] = [other for other in self.received[wish.run_id] if other is not got]
 
     async def cancel(self, client: NodeClient, wish: Wish) -> None:
         assert wish.cancel_s is not None
@@ -386,6 +386,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=None, help="of the first round; each next one has the next number")
     parser.add_argument("--runs", type=int, default=RUNS, help="runs in a round")
     arguments = parser.parse_args()
+    # a frozen node in a process group that lost its shell makes the kernel hang up on all of the group
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # leave nothing behind when told to stop
     first = arguments.seed if arguments.seed is not None else random.randrange(1_000_000)
     total, deeds, began, failed = Books(), Counter[str](), time.monotonic(), []

@@ -359,3 +359,14 @@ async def test_two_hundred_short_runs_beside_twenty_open_streams(node: Node, cli
 
     assert answers == [f"{number}\n" for number in range(200)]
     assert (alive, ends) == (20, ["cancelled"] * 20)
+
+
+async def test_a_socket_that_another_node_listens_on_is_not_taken_from_it(new_node: NewNode, tmp_path: Path) -> None:
+    path = tmp_path / "n.sock"
+    new_node(agents={"shell": shell()}, listen=f"unix:{path}").start()
+
+    code, sentence = refused(new_node("other", listen=f"unix:{path}"))
+
+    assert code == 1 and f"cannot listen on unix:{path}: another process does" in sentence
+    async with NodeClient(f"unix:{path}") as client:
+        assert text(await run(client, "shell", "echo still here")) == "still here\n"

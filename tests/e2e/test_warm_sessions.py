@@ -165,6 +165,7 @@ async def test_a_process_that_dies_while_the_turn_is_sent_takes_none_of_it(warm_
     async with talking(node) as client:
         pid = await pid_of(client, await say(client))
         os.kill(pid, signal.SIGSTOP)
+        wait_until(lambda: _states(pid) == {"T"})  # a thread that is not stopped yet may still read
         async with speaking(client, WORDS) as (_, events):
             os.kill(pid, signal.SIGKILL)
             rest = await follow(events)
@@ -193,17 +194,19 @@ async def test_a_confirmed_interrupt_keeps_the_process(warm_node: Callable[..., 
 
 @pytest.mark.req("RT-21", "RT-23", "E-5")
 @pytest.mark.parametrize(
-    "prompt",
-    ["[[demo:stubborn]]", "[[demo:tool cmd=setsid%20sleep%20600%20%26%20sleep%20600]]"],
+    ("prompt", "starts"),
+    [("[[demo:stubborn]]", "sleep 600.0"), ("[[demo:tool cmd=setsid%20sleep%20601%20%26%20sleep%20600]]", "sleep 601")],
     ids=["not confirmed", "a tool is left"],
 )
-async def test_a_cancel_that_is_not_clean_ends_the_process(warm_node: Callable[..., Node], prompt: str) -> None:
+async def test_a_cancel_that_is_not_clean_ends_the_process(
+    warm_node: Callable[..., Node], prompt: str, starts: str
+) -> None:
     node = warm_node(times={"cancel_grace_s": 1.0})
 
     async with talking(node) as client:
         pid = await pid_of(client, await say(client))
         async with speaking(client, prompt) as (run_id, events):
-            wait_until(lambda: len(agents(node)) > 1)
+            wait_until(lambda: starts in node.agent_processes().values())
             receipt = await client.cancel(run_id)
             rest = await follow(events)
             node.assert_no_agents(0.3)
@@ -399,8 +402,8 @@ async def test_a_turn_under_way_is_adopted_and_an_idle_process_is_closed(
 
         assert text(whole) == "turn 2: " + " ".join(WORDS_SAID[number % len(WORDS_SAID)] for number in range(40))
         assert ending(whole[-1]) == ("complete", text(whole))
-        assert [event.sequence for event in whole] == list(range(1, len(whole) + 1))
-        assert text(before) == text(whole[1:4])
+        assert _only_grows([event.sequence for event in whole])
+        assert text(whole).startswith(text(before))
         assert ending(again[-1]) == ("complete", f"turn 3: {ANSWER}")
         assert busy is None or await pid_of(client, again) == busy
         assert ending(resumed[-1]) == ("complete", f"turn 2: {ANSWER}")
@@ -408,9 +411,9 @@ async def test_a_turn_under_way_is_adopted_and_an_idle_process_is_closed(
 
 async def test_a_turn_that_ended_without_a_node_is_finished_once(warm_node: Callable[..., Node]) -> None:
     node = warm_node()
-    async with talking(node) as client:
-        async with speaking(client, "[[demo words=10 delay_ms=40]]", background=True) as (run_id, events):
-            await anext(events)
+    prompt = "[[demo words=10 delay_ms=40]]"
+    async with talking(node) as client, speaking(client, prompt, background=True) as (run_id, events):
+        await anext(events)
     node.kill()
     await asyncio.sleep(1.0)
 
@@ -420,7 +423,7 @@ async def test_a_turn_that_ended_without_a_node_is_finished_once(warm_node: Call
         whole = await follow(client.attach(run_id))
         assert ending(whole[-1])[0] == "complete"
         assert text(whole) == whole[-1].message
-        assert [event.sequence for event in whole] == list(range(1, len(whole) + 1))
+        assert _only_grows([event.sequence for event in whole])
         assert ending((await say(client))[-1]) == ("complete", f"turn 2: {ANSWER}")
 
 
@@ -533,6 +536,17 @@ async def _until_open(client: NodeClient, run_id: str, request_id: str, allow: b
         except NodeError as error:
             assert error.code == "not_found"
             await asyncio.sleep(0.02)
+
+
+def _states(pid: int) -> set[str]:
+    """Those of the process's threads."""
+    found = Path(f"/proc/{pid}/task").glob("*/stat")
+    return {path.read_text().rpartition(")")[2].split()[0] for path in found}
+
+
+def _only_grows(sequences: list[int]) -> bool:
+    """A reader that is behind gets merged pieces, so numbers may be left out; none comes twice or too late."""
+    return sequences == sorted(set(sequences))
 
 
 def _parent(pid: int) -> int:

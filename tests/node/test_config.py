@@ -106,29 +106,37 @@ BAD = {
     "a time of nothing": ("times: {cancel_grace_s: 0}", "times.cancel_grace_s: Input should be greater than 0"),
     "a time that never ends": ("times: {silence_timeout_s: .inf}", "times.silence_timeout_s: Input should be"),
     "a time that is no number": ("times: {silence_timeout_s: .nan}", "times.silence_timeout_s: Input should be"),
-    "a section that is a list": ("times: [1]", "times: Input should be a valid dictionary"),
-    "a file that is a list": ("[1, 2]", "the file: Input should be a valid dictionary"),
+    "a section that is a list": ("times: [1]", "times: it must be a section; found a value of type list"),
+    "a file that is a list": ("[1, 2]", "the file: it must be a section; found a value of type list"),
     "a node id with a space": ("node_id: a b", "node_id: String should match pattern"),
     "no address": ("listen: ''", "listen: String should have at least 1 character"),
     "a secret in the environment": (
-        "profiles: {a: {env: {API_KEY: x}}}",
-        "profiles.a: Value error, env.API_KEY looks like a secret",
+        "profiles: {a: {env: {API_KEY: hunter22}}}",
+        "profiles.a: env.API_KEY looks like a secret",
     ),
     "a secret of two sources": (
         "profiles: {a: {secrets: {K: {env: A, file: B}}}}",
-        "profiles.a.secrets.K: Value error, give exactly one of env and file",
+        "profiles.a.secrets.K: give exactly one of env and file",
     ),
     "a secret of none": (
         "profiles: {a: {secrets: {K: {}}}}",
-        "profiles.a.secrets.K: Value error, give exactly one of env and file",
+        "profiles.a.secrets.K: give exactly one of env and file",
     ),
     "a secret as a value": (
         "profiles: {a: {secrets: {K: hunter22}}}",
-        "profiles.a.secrets.K: Input should be a valid dictionary",
+        "profiles.a.secrets.K: it must be a section",
     ),
     "a relative workspace": (
         "profiles: {a: {default_workspace: w}}",
-        "profiles.a: Value error, default_workspace 'w' is not an absolute path",
+        "profiles.a: default_workspace 'w' is not an absolute path",
+    ),
+    "a secret beside another mistake": (
+        "profiles: {a: {default_workspace: w, env: {COLOUR: hunter22}}}",
+        "profiles.a: default_workspace 'w' is not an absolute path; found a section with default_workspace, env",
+    ),
+    "a variable that is no text": (
+        "profiles: {a: {env: {COLOUR: [hunter22]}}}",
+        "profiles.a.env.COLOUR: Input should be a valid string; found a value of type list",
     ),
     "no YAML": ("a: [", "is not YAML"),
     "YAML that constructs": ("a: !!python/object/apply:os.getcwd []", "is not YAML"),
@@ -150,7 +158,7 @@ def test_each_mistake_is_named(tmp_path: Path, name: str) -> None:
     message = str(raised.value)
     assert sentence in message
     assert str(path) in message or message.startswith("listen ")
-    assert "hunter22" not in message, "a value in a section of secrets is not repeated"
+    assert "hunter22" not in message, "what may be a secret is not repeated"
 
 
 @pytest.mark.req("RT-37")

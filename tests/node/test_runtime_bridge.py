@@ -12,6 +12,7 @@ from google.protobuf.struct_pb2 import Struct, Value
 from hypothesis import given
 from hypothesis import strategies as st
 
+from node import bridge_parts
 from node import runtime_bridge as bridge
 from node.pb import node_pb2
 from runtime.events import (
@@ -39,7 +40,9 @@ ACTIVITIES: tuple[Activity, ...] = (
     Plan(),
     RateLimit(status="warning", window="5h", used_percent=0.0, resets_at=1_700_000_000),
     RateLimit(status="ok"),
-    PermissionRequest(request_id="q1", tool="Bash", input_json="{}", reason="outside", expires_at_ns=1_700_000_000_000_000_000),
+    PermissionRequest(
+        request_id="q1", tool="Bash", input_json="{}", reason="outside", expires_at_ns=1_700_000_000_000_000_000
+    ),
     Notice(code="retrying", message="once more"),
 )
 
@@ -204,35 +207,35 @@ def test_every_event_type_keeps_its_word(type_: EventType) -> None:
 
 @pytest.mark.req("NB-05")
 def test_an_unknown_runtime_type_cannot_be_sent() -> None:
-    with pytest.raises(bridge.Untranslatable, match="progress"):
+    with pytest.raises(bridge_parts.Untranslatable, match="progress"):
         sent(event(type="progress"))
 
 
 @pytest.mark.req("NB-05")
 def test_an_unknown_wire_type_is_a_visible_failure() -> None:
-    with pytest.raises(bridge.Untranslatable, match="progress"):
+    with pytest.raises(bridge_parts.Untranslatable, match="progress"):
         bridge.event_from_wire(node_pb2.RunEvent(type="progress", sequence=3))
 
 
 @pytest.mark.req("NB-05")
 def test_an_unknown_activity_is_a_visible_failure() -> None:
-    with pytest.raises(bridge.Untranslatable):
+    with pytest.raises(bridge_parts.Untranslatable):
         bridge.event_from_wire(node_pb2.RunEvent(type="activity", activity=node_pb2.Activity()))
 
 
 @pytest.mark.req("RT-13", "NB-05")
 @pytest.mark.parametrize("activity", ACTIVITIES, ids=lambda a: type(a).__name__)
 def test_an_activity_survives_the_wire(activity: Activity) -> None:
-    message = node_pb2.Activity.FromString(bridge.activity_to_wire(activity).SerializeToString())
+    message = node_pb2.Activity.FromString(bridge_parts.activity_to_wire(activity).SerializeToString())
 
-    assert bridge.activity_from_wire(message) == activity
+    assert bridge_parts.activity_from_wire(message) == activity
 
 
 @pytest.mark.req("NB-05")
 def test_every_case_of_the_activity_has_a_runtime_value() -> None:
     cases = {field.name for field in node_pb2.Activity.DESCRIPTOR.fields}
 
-    assert cases == {bridge.activity_to_wire(activity).WhichOneof("kind") for activity in ACTIVITIES}
+    assert cases == {bridge_parts.activity_to_wire(activity).WhichOneof("kind") for activity in ACTIVITIES}
 
 
 @pytest.mark.req("NB-06")
@@ -328,7 +331,7 @@ def test_no_field_can_be_read_as_a_failure_envelope() -> None:
 def test_a_failure_of_the_future_keeps_its_code() -> None:
     record = FailureRecord(code="quota_v9", message="spent", retryable=True, metadata={"k": "v"})
 
-    assert bridge.failure_from_wire(bridge.failure_to_wire(record)) == record
+    assert bridge_parts.failure_from_wire(bridge_parts.failure_to_wire(record)) == record
 
 
 @pytest.mark.req("NB-06")
@@ -426,7 +429,7 @@ def plainly(what: RuntimeEvent, previous: int) -> node_pb2.RunEvent:
     if what.failure is not None:
         message.failure.CopyFrom(node_pb2.Failure(**msgspec.structs.asdict(what.failure)))
     if what.activity is not None:
-        message.activity.CopyFrom(bridge.activity_to_wire(what.activity))
+        message.activity.CopyFrom(bridge_parts.activity_to_wire(what.activity))
     return message
 
 

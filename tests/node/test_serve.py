@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -54,3 +58,74 @@ def test_wrong_usage_is_exit_2(arguments: list[str], capsys: pytest.CaptureFixtu
 
     assert ended.value.code == 2
     assert "usage: iop-node serve" in capsys.readouterr().err
+
+
+class _Runs:
+    """What leaving asks of the runs, noted."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def drain(self) -> None:
+        self.said.append("drain")
+
+    async def idle(self) -> None:
+        await asyncio.Event().wait()
+
+    async def cancel_all(self, reason: str) -> None:
+        self.said.append(f"cancel: {reason}")
+
+
+@pytest.mark.req("NB-12")
+@pytest.mark.parametrize(
+    ("signals", "said"),
+    [
+        ([signal.SIGHUP, signal.SIGHUP], ["drain"]),
+        ([signal.SIGHUP, signal.SIGTERM], ["drain", "cancel: the node was told twice to stop"]),
+    ],
+)
+async def test_only_a_second_signal_to_stop_cancels_what_drains(signals: list[signal.Signals], said: list[str]) -> None:
+    """A SIGHUP asks for a reload; it ends no run, whenever it comes."""
+    runs = _Runs()
+    host: Any = SimpleNamespace(runs=runs, reloader=SimpleNamespace(config=SimpleNamespace(drain_s=0.1)))
+    coming: asyncio.Queue[signal.Signals] = asyncio.Queue()
+    for number in signals:
+        coming.put_nowait(number)
+
+    await serve._leave(host, coming)
+
+    assert runs.said == said
+
+
+async def test_a_node_that_cannot_take_up_its_runs_ends_with_the_reason() -> None:
+    async def fails() -> None:
+        raise OSError("disk I/O error")
+
+    host: Any = SimpleNamespace(recovery=asyncio.create_task(fails()))
+
+    with pytest.raises(serve.RecoveryFailed, match="earlier runs cannot be taken up: disk I/O error"):
+        async with asyncio.timeout(5):
+            await serve._while_recovered(host, asyncio.Event().wait())  # type: ignore[arg-type]  # ends when told
+
+
+async def test_a_node_is_stopped_while_it_takes_up_its_runs() -> None:
+    host: Any = SimpleNamespace(recovery=asyncio.create_task(asyncio.sleep(60)))
+
+    async with asyncio.timeout(5):
+        await serve._while_recovered(host, asyncio.sleep(0))
+    host.recovery.cancel()
+
+
+async def test_a_reload_that_stumbles_keeps_the_node_up(caplog: pytest.LogCaptureFixture) -> None:
+    async def reload() -> int:
+        raise ValueError("a provider's own trouble")
+
+    host: Any = SimpleNamespace(reloader=SimpleNamespace(reload=reload))
+    coming: asyncio.Queue[signal.Signals] = asyncio.Queue()
+    coming.put_nowait(signal.SIGHUP)
+    coming.put_nowait(signal.SIGTERM)
+
+    async with asyncio.timeout(5):
+        await serve._until_told(host, coming)
+
+    assert "configuration not reloaded" in caplog.text

@@ -15,6 +15,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
 from grpc_status import rpc_status
 
+from node import wire_errors
 from node.pb import node_pb2
 from node.wire_errors import (
     RETRY_AFTER_S,
@@ -366,3 +367,19 @@ def test_a_readable_request_is_read() -> None:
 
     assert deserializer(node_pb2.RunRequest)(request.SerializeToString()) == request
     assert isinstance(deserializer(node_pb2.RunRequest)(b"\xff"), Malformed)
+
+
+async def test_a_caller_that_is_gone_is_no_error_of_the_node(caplog: pytest.LogCaptureFixture) -> None:
+    """Neither when a write to it breaks, nor when there is nobody left to tell."""
+
+    class Gone:
+        async def abort_with_status(self, status: Any) -> None:
+            raise grpc.aio.InternalError("failed to send")
+
+    async def writes(request: Any, context: Any) -> None:
+        raise grpc.aio.InternalError("failed to write")
+
+    with caplog.at_level(logging.INFO, logger="node.wire_errors"):
+        await wire_errors._guard(writes)(b"", Gone())
+
+    assert {record.levelname for record in caplog.records} == {"INFO"}

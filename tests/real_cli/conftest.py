@@ -19,7 +19,7 @@ from node.client import NodeClient
 from tests.real_cli.agents import AGENTS, RealAgent, node_settings
 from tests.real_cli.driven import Driven
 from tests.real_cli.matrix import GREEN, NOT_APPLICABLE, RED, Matrix
-from tests.real_cli.session_agents import SESSIONS, rows_of, session_settings
+from tests.real_cli.session_agents import SESSIONS, SessionAgent, rows_of, session_settings
 from tests.real_cli.talking import Talking
 from tests.support.mockllm.server import ModelServer, serving
 from tests.support.nodes import GONE_S, Node, running, wait_until
@@ -28,7 +28,7 @@ CLIS = os.environ.get("IOP_REAL_CLIS", "").split()
 
 _CELLS = ["test_cells.py", "test_facts.py", "test_readiness.py", "test_session_cells.py"]
 collect_ignore = [] if CLIS else _CELLS
-ROWS = {**AGENTS, **SESSIONS}
+ROWS: dict[str, RealAgent | SessionAgent] = {**AGENTS, **SESSIONS}
 
 _MATRIX = pytest.StashKey[Matrix]()
 
@@ -41,8 +41,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "cli" in metafunc.fixturenames:
         metafunc.parametrize("cli", [cli for cli in CLIS if cli in AGENTS], scope="session")
-    if "row" in metafunc.fixturenames:
-        metafunc.parametrize("row", rows_of(CLIS), scope="session")
+    if "session_row" in metafunc.fixturenames:
+        metafunc.parametrize("session_row", rows_of(CLIS), scope="session")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -61,8 +61,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _place(item: pytest.Item) -> tuple[str, str] | None:
     """The row and the cell of a test."""
     marker, call = item.get_closest_marker("cell"), getattr(item, "callspec", None)
-    row = (call.params.get("cli") or call.params.get("row")) if call else None
-    return (row, marker.args[0]) if marker and row else None
+    row = (call.params.get("cli") or call.params.get("session_row")) if call else None
+    return (row, marker.args[0]) if marker and isinstance(row, str) else None  # of no rows at all a test stays
 
 
 @pytest.hookimpl(wrapper=True)
@@ -115,7 +115,7 @@ def model() -> Iterator[ModelServer]:
 
 @pytest.fixture(scope="session")
 def node_options(model: ModelServer, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return node_settings(CLIS, tmp_path_factory.mktemp("homes"), model.url)
+    return node_settings([cli for cli in CLIS if cli in AGENTS], tmp_path_factory.mktemp("homes"), model.url)
 
 
 @pytest.fixture(scope="session")
@@ -178,17 +178,11 @@ def session_node(session_options: dict[str, Any], tmp_path_factory: pytest.TempP
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def talking(
-    row: str, session_node: Node, session_options: dict[str, Any], tmp_path: Path
+    session_row: str, session_node: Node, session_options: dict[str, Any], tmp_path: Path
 ) -> AsyncIterator[Talking]:
     """A session of this cell. Every cell also proves that nothing is left of it when the session has been ended."""
-    agent = SESSIONS[row]
-    (workspace := tmp_path / "workspace").mkdir()
-    home = Path(session_options["profiles"][agent.profile]["env"]["HOME"])
     async with NodeClient(session_node.address) as client:
-        talk = Talking(
-            agent=agent, node=session_node, client=client, workspace=workspace, home=home, session=tmp_path.name
-        )
-        yield talk
+        yield (talk := Talking.of(session_row, session_node, client, session_options, tmp_path))
         await client.terminate_session(talk.session, cancel_active=True)
     await asyncio.to_thread(
         wait_until, lambda: not talk.processes(), GONE_S, lambda: f"left behind: {talk.processes()}"

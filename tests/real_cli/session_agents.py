@@ -110,5 +110,6 @@ def session_settings(rows: Sequence[str], folder: Path, url: str) -> dict[str, A
     return {
         "profiles": profiles,
         "times": {"foreground_grace_s": 30, "cancel_grace_s": 4.0},
+        "limits": {"max_warm_processes": 1},  # so a turn of another session evicts the one before
         "env": {**exported, "PATH": path},
     }

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-from collections.abc import Callable
-from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from node.client import NodeClient, new_run_id
+from node.client import NodeClient, NodeError, new_run_id
 from runtime.events import EventType, PermissionRequest, RuntimeEvent
 from runtime.types import RunRequest, SessionMode
 from tests.real_cli.driven import RUN_S, remove, until
-from tests.real_cli.session_agents import SessionAgent
+from tests.real_cli.session_agents import SESSIONS, SessionAgent
 from tests.support.mockllm.scenario import Plan
 from tests.support.nodes import Node
 
@@ -54,6 +53,14 @@ class Talking:
     home: Path
     session: str
 
+    @classmethod
+    def of(cls, row: str, node: Node, client: NodeClient, options: Mapping[str, Any], folder: Path) -> Talking:
+        """A session of *row* with a workspace of its own below *folder*."""
+        agent = SESSIONS[row]
+        (workspace := folder / "workspace").mkdir()
+        home = Path(options["profiles"][agent.profile]["env"]["HOME"])
+        return cls(agent=agent, node=node, client=client, workspace=workspace, home=home, session=folder.name)
+
     async def say(
         self, prompt: str, *, allow: bool | None = None, silence_s: float | None = None
     ) -> list[RuntimeEvent]:
@@ -87,6 +94,18 @@ class Talking:
         """What the scripted model answers to *prompt* as the *turn*-th of its conversation."""
         return Plan.of(prompt).answer(turn + self.agent.turn_offset)
 
+    async def respond(self, turn: Turn, *, allow: bool) -> None:
+        """Answer the first question of *turn* once the node has it."""
+        await turn.has(lambda: turn.questions)
+        async with asyncio.timeout(RUN_S):
+            while True:
+                try:
+                    return await self.client.respond(turn.run_id, turn.questions[0].request_id, allow=allow)
+                except NodeError as error:  # the node is away, or has not asked again yet
+                    if error.failure is not None and error.failure.code != "not_found":
+                        raise
+                await asyncio.sleep(0.1)
+
     async def pid(self, events: list[RuntimeEvent]) -> str:
         """The process that took a turn."""
         return (await self.client.get(events[0].run_id)).details["pid"]
@@ -106,11 +125,12 @@ class Talking:
         return self.node.started_processes(self.home)
 
     async def evict(self) -> None:
-        """Take the session's process away, as a crash would, and wait until the node has seen that."""
-        for pid in self.processes():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        await until(lambda: not self.node.warm_directories(), 10)
+        """Let a turn of another session take the place of this session's process: the node keeps one warm."""
+        before = set(self.processes())
+        other = replace(self, session=f"{self.session}-other")
+        await other.say("[[mock words=3]] hello")
+        await until(lambda: not before & set(self.processes()), 20)
+        await self.client.terminate_session(other.session)
 
     def forget_sessions(self) -> None:
         """Remove what the CLI remembers its conversations in."""

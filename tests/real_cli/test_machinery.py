@@ -13,6 +13,7 @@ from tests.real_cli.agents import AGENTS, catalog
 from tests.real_cli.closed import destination
 from tests.real_cli.install import PACKAGES, ROOT
 from tests.real_cli.matrix import GREEN, NOT_APPLICABLE, RED, Matrix
+from tests.real_cli.session_agents import SESSIONS
 from tests.support.expect import TRANSCRIPTS
 
 PROFILES = {profile.id for profile in catalog().profiles}
@@ -62,6 +63,15 @@ def test_every_row_is_pinned_declared_and_has_its_reasons(row: str) -> None:
 
     assert row in PACKAGES
     assert set(agent.profiles) <= PROFILES
+    assert all((TRANSCRIPTS / each.transcript / "run.json").exists() for each in agent.cannot.values())
+
+
+@pytest.mark.parametrize("row", SESSIONS)
+def test_every_row_of_sessions_is_pinned_declared_and_has_its_reasons(row: str) -> None:
+    agent = SESSIONS[row]
+
+    assert agent.package in PACKAGES
+    assert agent.profile in PROFILES
     assert all((TRANSCRIPTS / each.transcript / "run.json").exists() for each in agent.cannot.values())
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from node.client import NodeError
+from node.client import NodeClient, NodeError
 from runtime.events import EventType, ToolCall, ToolResult
 from tests.real_cli.agents import SILENCE_S
 from tests.real_cli.talking import Talking, has_delta
-from tests.support.nodes import wait_until
+from tests.support.nodes import Node, wait_until
 from tests.support.runs import ending, text
 
 PLAIN, SLOW = "[[mock:plain]] hello", "[[mock:slow]] hello"
@@ -200,3 +202,36 @@ async def test_what_is_asked_for_happens_only_when_it_is_allowed(
     assert talking.asked_path.exists() is is_made
     assert events[-1].type is EventType.COMPLETE
     assert after[-1].type is EventType.COMPLETE
+
+
+@pytest.mark.cell("node killed while asked")
+@pytest.mark.req("PKG-05", "RT-36")
+async def test_a_question_outlives_the_node(session_row: str, session_options: dict[str, Any], tmp_path: Path) -> None:
+    node = Node(tmp_path / "own", **session_options)
+    try:
+        await asyncio.to_thread(node.start)
+        async with NodeClient(node.address) as client:
+            talk = Talking.of(session_row, node, client, session_options, tmp_path)
+            await talk.say(PLAIN)
+            turn = talk.begin(talk.asking)
+            await turn.has(lambda: turn.questions)
+
+            node.kill()
+            restarted = Node(node.root, listen=node.address, **session_options)
+            try:
+                await asyncio.to_thread(restarted.start)
+                await talk.respond(turn, allow=True)
+                events = await turn.end()
+                after = await talk.say(PLAIN)
+                await client.terminate_session(talk.session)
+                await asyncio.to_thread(wait_until, lambda: not talk.processes())
+            finally:
+                await asyncio.to_thread(restarted.close)
+    finally:
+        await asyncio.to_thread(node.close)
+
+    sequences = [event.sequence for event in events]
+    assert sequences == sorted(set(sequences))
+    assert len(turn.questions) == 1
+    assert talk.asked_path.read_text().strip() == "made"
+    assert (events[-1].type, after[-1].type) == (EventType.COMPLETE, EventType.COMPLETE)

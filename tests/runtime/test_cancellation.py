@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from runtime.cancellation import to_the_end
+from runtime.cancellation import first_of, to_the_end
 
 PATIENCE_S = 5.0
 
@@ -111,3 +111,31 @@ async def test_a_time_out_does_not_leave_the_work_behind() -> None:
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(waiter, PATIENCE_S)
     assert work.is_finished
+
+
+async def test_the_first_of_several_waits_ends_the_others() -> None:
+    ended: list[str] = []
+
+    async def forever() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("forever")
+
+    await first_of(forever(), asyncio.sleep(0))
+    await asyncio.sleep(0)
+
+    assert ended == ["forever"]
+
+
+async def test_a_cancelled_wait_for_the_first_leaves_no_task() -> None:
+    before = asyncio.all_tasks()
+    waiting = asyncio.create_task(first_of(asyncio.Event().wait(), asyncio.Event().wait()))
+    await asyncio.sleep(0)
+
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await asyncio.sleep(0)
+
+    assert asyncio.all_tasks() == before

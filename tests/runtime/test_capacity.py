@@ -135,3 +135,13 @@ def test_a_run_that_had_begun_does_not_queue_after_a_restart_and_another_does() 
     assert (begun.granted.is_set(), accepted.granted.is_set()) == (True, False)
     begun.release()
     assert accepted.granted.is_set()
+
+
+def test_more_slots_let_those_who_wait_begin() -> None:
+    capacity = queue()
+    _, second, third = (capacity.take(adapter="a", target="t", target_limit=0) for _ in range(3))
+
+    capacity.resize(2, queue_limit=0)
+
+    assert (second.granted.is_set(), third.granted.is_set()) == (True, False)
+    assert (capacity.in_use, capacity.waiting) == (2, 1)

@@ -225,3 +225,14 @@ def test_at_any_pace_every_reader_gets_every_event_once_and_in_order(
             assert seen[name] == run.written
 
     asyncio.run(play())
+
+
+@pytest.mark.req("RT-35")
+async def test_a_terminal_that_was_not_stored_reaches_a_reader_across_a_gap(tmp_path: Path) -> None:
+    run = Run(tmp_path, ring_bytes=1)
+    run.write(event(1), event(2))
+    behind = run.cursor(1)
+    run.feed.publish([event(9)])  # 3 to 8, and this one, the disk did not take
+    run.close()
+
+    assert [e.sequence for e in await rest(behind)] == [2, 9]

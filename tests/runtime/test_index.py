@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import stat
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -164,3 +166,24 @@ async def test_the_thread_is_gone_after_the_block(tmp_path: Path) -> None:
 
     assert not thread.is_alive()
     assert isinstance(index, Index)
+
+
+async def test_the_thread_is_gone_when_the_index_could_not_be_opened(tmp_path: Path) -> None:
+    (tmp_path / NAME).write_bytes(b"not a database" * 100)
+    before = set(threading.enumerate())
+
+    with pytest.raises(IndexUnavailable):
+        async with open_index(tmp_path):
+            pass
+
+    assert {thread for thread in set(threading.enumerate()) - before if thread.name == "index"} == set()
+
+
+async def test_prompts_are_the_owners_alone_though_the_directory_is_not(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    async with open_index(tmp_path) as index:
+        await index.run(note("a"))
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+
+    assert set(modes.values()) == {0o600}
+    assert NAME in modes

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from runtime import permissions
 from runtime.events import Draft, PermissionRequest
 from runtime.failure import Conflict, InvalidRequest, NotFound
 from runtime.permissions import ANSWERS, PermissionDesk, read_answers
-from runtime.provider import Decision
+from runtime.provider import Answer, Decision
 from runtime.types import PermissionRules
 
 
@@ -109,3 +112,57 @@ async def test_an_answer_to_nothing_or_of_no_meaning_is_refused(tmp_path: Path) 
     with pytest.raises(InvalidRequest, match="perhaps"):
         await desk.respond("q9", "perhaps")
     assert not (tmp_path / ANSWERS).exists()
+
+
+async def test_an_answer_whose_giver_leaves_meanwhile_still_reaches_the_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writing, go_on = threading.Event(), threading.Event()
+    append = permissions._append
+
+    def slow(path: Path, answer: Answer) -> None:
+        writing.set()
+        assert go_on.wait(10)
+        append(path, answer)
+
+    monkeypatch.setattr(permissions, "_append", slow)
+    desk = PermissionDesk(tmp_path, PermissionRules())
+    asking = asyncio.create_task(desk.ask(question("q1"), Shown()))
+    await asyncio.sleep(0)
+
+    giving = asyncio.create_task(desk.respond("q1", "allow"))
+    await asyncio.to_thread(writing.wait, 10)
+    giving.cancel()
+    await asyncio.sleep(0)
+    go_on.set()
+
+    async with asyncio.timeout(5):
+        assert (await asking).decision is Decision.ALLOW
+    with pytest.raises(asyncio.CancelledError):
+        await giving
+
+
+async def test_an_answer_that_the_disk_did_not_take_can_be_given_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, answer: Answer) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    desk = PermissionDesk(tmp_path, PermissionRules())
+    asking = asyncio.create_task(desk.ask(question("q1"), Shown()))
+    await asyncio.sleep(0)
+    with monkeypatch.context() as patched:
+        patched.setattr(permissions, "_append", full)
+        with pytest.raises(OSError, match="No space"):
+            await desk.respond("q1", "allow")
+
+    await desk.respond("q1", "deny")
+
+    assert (await asking).decision is Decision.DENY
+
+
+def test_what_is_no_answer_is_passed_over(tmp_path: Path) -> None:
+    good = b'{"request_id": "q1", "decision": "deny", "by": "rule", "message": ""}\n'
+    (tmp_path / ANSWERS).write_bytes(b'\xff\xfe\n{"decision": "allow"}\n[1]\n' + good + b'{"request_id": "q2"')
+
+    assert [answer.request_id for answer in read_answers(tmp_path / ANSWERS)] == ["q1"]

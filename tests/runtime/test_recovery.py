@@ -12,10 +12,11 @@ from runtime.events import RuntimeEvent, complete, delta, start
 from runtime.failure import RunCancelled
 from runtime.journal import NAME as JOURNAL
 from runtime.journal import Journal, peek_last
+from runtime.permissions import ANSWERS
 from runtime.provider import EventSink, Position, RunContext
 from runtime.records import RunState
 from runtime.recovery import BOOT_GAP
-from runtime.run import write_cancel
+from runtime.run import CANCEL_FILE, write_cancel
 from runtime.types import ExecutionSpec, RunRequest
 from tests.support.hosts import (
     PATIENCE_S,
@@ -417,3 +418,37 @@ async def test_a_kill_during_recovery_is_recovered_from(tmp_path: Path) -> None:
     journal.close()
 
     assert await taken_up(second, Agent(says("hi"))) == events
+
+
+async def test_answers_that_cannot_be_read_cost_neither_the_run_nor_a_slot(tmp_path: Path) -> None:
+    image = await killed(tmp_path, request("r1"), survives_host=True)
+    (run_directory(image, "r1") / ANSWERS).write_bytes(b"\xff\xfe\x00")
+
+    events = await taken_up(image, Agent(says("on"), survives_host=True), max_concurrent_runs=1)
+
+    assert events[-1].message == "on"
+
+
+async def test_a_run_that_cannot_be_taken_up_holds_nothing(tmp_path: Path) -> None:
+    image = await killed(tmp_path, request("r1", session_id="s1", session_mode="create_if_missing"), survives_host=True)
+    (run_directory(image, "r1") / CANCEL_FILE).mkdir()  # reading it raises
+
+    async with open_host(image, Agent(says("hi"), survives_host=True), max_concurrent_runs=1) as host:
+        assert host.runs.capacity.in_use == 0
+        reader = await host.runs.dispatch(request("r2", session_id="s1", session_mode="require_existing"))
+        assert words(await read_all(reader)) == "sdC"
+
+
+async def test_what_a_run_left_is_counted_though_its_host_died_before_it_could(tmp_path: Path) -> None:
+    async with open_host(tmp_path / "before", Agent(says("hi"))) as host:
+        await read_all(await host.runs.dispatch(request("r1")))
+        await until_settled(host)
+    change(tmp_path / "before", "UPDATE runs SET ended_ns=NULL, state='running', size_bytes=0")
+
+    async with open_host(tmp_path / "before", Agent(says("hi"))):
+        pass
+
+    with index_rows(tmp_path / "before") as rows:
+        ((size, ended),) = rows.execute("SELECT size_bytes, ended_ns FROM runs").fetchall()
+    assert ended is not None
+    assert size >= (run_directory(tmp_path / "before", "r1") / JOURNAL).stat().st_size

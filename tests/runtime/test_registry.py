@@ -244,3 +244,14 @@ async def test_a_provider_that_fails_to_close_does_not_keep_the_others_open() ->
         await registry.close()
 
     assert other.closed == 1
+
+
+async def test_a_run_that_never_ends_does_not_keep_its_host_from_leaving() -> None:
+    stuck, registry = agent(), Registry()
+    await registry.replace([("cli", stuck)])
+    registry.lease(adapter="cli", target="agent")
+
+    async with asyncio.timeout(PATIENCE_S):
+        await registry.close(within_s=0.01)
+
+    assert stuck.closed == 0

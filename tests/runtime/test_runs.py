@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import random
 import shutil
@@ -8,6 +9,7 @@ import sqlite3
 import subprocess
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,9 +17,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from runtime import records
 from runtime.emitter import Emitter, execute
 from runtime.events import (
     Draft,
+    EventType,
     Notice,
     RuntimeEvent,
     ToolCall,
@@ -43,13 +47,15 @@ from runtime.failure import (
     SessionNotFound,
     TargetNotFound,
 )
+from runtime.index import IndexUnavailable
 from runtime.journal import NAME as JOURNAL
 from runtime.journal import peek_last
 from runtime.provider import EventSink, RunContext
 from runtime.records import RunState
 from runtime.retention import sweep
-from runtime.run import CANCEL_FILE
+from runtime.run import CANCEL_FILE, write_cancel
 from runtime.runs import CancelReceipt, Draining
+from runtime.storage import Storage
 from runtime.types import Capabilities, ExecutionSpec, RunRequest, SessionMode, thaw
 from tests.support.hosts import (
     PATIENCE_S,
@@ -334,6 +340,24 @@ async def test_a_disk_near_its_watermark_takes_no_new_runs(data: Path) -> None:
             await host.runs.dispatch(request())
 
     assert refusal.value.failure.code is FailureCode.STORAGE_FULL
+
+
+@pytest.mark.req("E-4", "NB-16")
+@pytest.mark.parametrize(("number", "code"), [(errno.ENOSPC, "storage_full"), (errno.EROFS, "internal")])
+async def test_a_directory_that_takes_no_run_refuses_it_in_words(
+    data: Path, monkeypatch: pytest.MonkeyPatch, number: int, code: str
+) -> None:
+    def refuse(storage: Storage, ulid: str) -> None:
+        raise OSError(number, os.strerror(number))
+
+    async with open_host(data, Agent(says("hi"))) as host:
+        with monkeypatch.context() as patched:
+            patched.setattr(Storage, "make_run_directory", refuse)
+            with pytest.raises(FailureError, match=f"takes no run: {os.strerror(number)}") as refusal:
+                await host.runs.dispatch(request())
+
+        assert refusal.value.failure.code.value == code
+        assert await stored(host) == NOTHING
 
 
 # --- durable first
@@ -673,6 +697,40 @@ async def test_nobody_waits_in_the_queue_for_ever(data: Path) -> None:
         assert (events[-1].failure.code, events[-1].failure.retryable) == ("capacity_exhausted", True)
         await host.runs.cancel("r0")
         await read_all(first)
+    assert provider.executed == ["r0"]
+
+
+async def test_more_slots_after_a_reload_let_the_queue_go_on(data: Path) -> None:
+    gate = Gate(start())
+    async with open_host(data, Agent(gate), max_concurrent_runs=1, max_queued_runs=1) as host:
+        readers = [await host.runs.dispatch(request(run_id=f"r{n}")) for n in range(2)]
+
+        host.runs.reconfigure(replace(host.runs.config, max_concurrent_runs=2))
+
+        assert (await read_one(readers[1]))[0].type is EventType.START
+        gate.open.set()
+        assert words(await read_all(readers[0])) == "sC"
+        readers[1].close()
+
+
+async def test_a_run_whose_host_fails_between_slot_and_start_still_gets_its_terminal(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(ulid: str, deadline_boot_s: float | None) -> Any:
+        raise IndexUnavailable("the run index cannot be written: disk I/O error")
+
+    gate = Gate(start())
+    provider = Agent(gate)
+    async with open_host(data, provider, max_concurrent_runs=1, max_queued_runs=1) as host:
+        first = await host.runs.dispatch(request(run_id="r0"))
+        second = await host.runs.dispatch(request(run_id="r1", timeout=timedelta(seconds=60)))
+        monkeypatch.setattr(records, "renew_deadline", refuse)
+        gate.open.set()
+
+        assert shape(await read_all(second))[1:] == [("error", "the run index cannot be written: disk I/O error")]
+        await read_all(first)
+        await until_settled(host)
+        assert (await host.runs.get("r1")).state is RunState.ERROR
     assert provider.executed == ["r0"]
 
 
@@ -1029,6 +1087,28 @@ async def test_a_cancel_before_the_start_prevents_the_execution(data: Path) -> N
     assert provider.executed == ["r1"]
 
 
+@pytest.mark.req("RT-20", "E-19")
+async def test_a_cancel_whose_caller_leaves_meanwhile_is_a_cancel(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writing, go_on = threading.Event(), threading.Event()
+
+    def slow(directory: Path, reason: str) -> None:
+        writing.set()
+        assert go_on.wait(PATIENCE_S)
+        write_cancel(directory, reason)
+
+    monkeypatch.setattr("runtime.run.write_cancel", slow)
+    async with open_host(data, Agent(Gate(start()))) as host:
+        reader = await host.runs.dispatch(request(run_id="r1"))
+        cancelling = asyncio.create_task(host.runs.cancel("r1"))
+        await asyncio.to_thread(writing.wait, PATIENCE_S)
+
+        cancelling.cancel()
+        await asyncio.wait([cancelling])
+        go_on.set()
+
+        assert words(await read_all(reader)) == "sX"
+
+
 @pytest.mark.req("RT-20")
 async def test_a_cancel_after_the_terminal_changes_nothing(data: Path) -> None:
     async with open_host(data, Agent(says("hi"))) as host:
@@ -1236,6 +1316,22 @@ async def test_leaving_leaves_what_survives_to_the_next_host(data: Path) -> None
         assert peek_last(path) == first[-1]
     with index_rows(data) as rows:
         assert [tuple(row) for row in rows.execute("SELECT run_id, ended_ns FROM runs")] == [("r1", None)]
+
+
+@pytest.mark.req("RT-33", "NB-12")
+@pytest.mark.parametrize("leaving", [True, False])
+async def test_readers_that_the_host_sends_away_abandon_no_run(data: Path, leaving: bool) -> None:
+    async with open_host(data, Agent(Gate(start()), survives_host=True), foreground_grace_s=0) as host:
+        reader = await host.runs.dispatch(request(run_id="r1"))
+        await read_one(reader)
+        ctx = host.runs.live["local", "r1"].ctx
+
+        if leaving:
+            host.runs.leave()
+        reader.close()
+        await asyncio.sleep(0.05)
+
+        assert (ctx.stop is None) is leaving
 
 
 async def test_a_draining_host_takes_no_new_runs_and_serves_those_it_has(data: Path) -> None:

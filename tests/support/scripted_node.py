@@ -15,8 +15,10 @@ import grpc
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from node.bridge_parts import failure_to_wire
 from node.pb import node_pb2, node_pb2_grpc
-from node.runtime_bridge import EventEncoder, failure_to_wire, timestamp_to_wire
+from node.runtime_bridge import EventEncoder
+from node.well_known import timestamp_to_wire
 from node.wire_errors import ErrorGuard
 from runtime.events import (
     MESSAGE_ID,

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from providers.cli.drivers.followed import Followed, stopped
 from providers.cli.drivers.reading import Reading
 from providers.cli.run_files import STDOUT, Diagnostics, discard_input
+from runtime.events import start
 
 LEFTOVERS_S = 3.0
 
@@ -33,8 +34,12 @@ class OneShot(Followed):
         diagnostics = Diagnostics(self.redact)
         fd = os.open(self.directory / STDOUT, os.O_RDONLY | os.O_CLOEXEC)
         try:
+            await self.sink.emit([start()])
             await _ToTheLastByte(self, fd, diagnostics).to_its_end()
             await self._conclude(diagnostics)
+        except Exception:  # the host could not take an event, a full disk: nobody else would end the process
+            await self._leave_nothing()
+            raise
         finally:
             os.close(fd)
             if self.link is not None:

@@ -29,7 +29,6 @@ from providers.cli.run_files import STDOUT, Slice, line_start, read_slice, write
 from providers.cli.warm_processes import RECYCLE_BYTES, Revision, WarmProcess
 from providers.keeper.client import InputRefusal, InputRefused, clear_append_only, end_orphans, read_exit
 from runtime.clock import boot_time_s
-from runtime.events import start
 from runtime.failure import Failure, FailureCode, FailureError
 from runtime.provider import EventSink, RunContext
 from runtime.redact import Redactor
@@ -78,14 +77,15 @@ class SessionDriver:
             process, part = await self._begin(ctx, spec, secrets, redact)
         else:
             process = await self._adopt(ctx, spec, part)
-        await sink.emit([start()])
         try:
             await self._turn(ctx, spec, sink, process, part, redact).follow()
-        except (
-            NotRead
-        ):  # the session's process was ending just then; a fresh one has not, or it is the turn's own fault
-            process, part = await self._begin(ctx, spec, secrets, redact)
-            await self._turn(ctx, spec, sink, process, part, redact).follow()
+            return
+        except NotRead:
+            pass  # the session's process was ending just then; if a fresh one ends too, it is the turn's own fault
+        process, part = await self._begin(ctx, spec, secrets, redact)
+        turn = self._turn(ctx, spec, sink, process, part, redact)
+        turn.is_again = True
+        await turn.follow()
 
     def _turn(
         self, ctx: RunContext, spec: ExecutionSpec, sink: EventSink, process: WarmProcess | None, part: Slice,
@@ -115,14 +115,28 @@ class SessionDriver:
         asked = _Asked(ctx=ctx, spec=spec, launch=launch, redact=redact, revision=revision)
         process = await self._warm.take(asked.ctx.session.key, asked.revision)
         if process is not None:
-            part = await self._write_part(asked, process, resumed_id=asked.ctx.session.native_id)
-            if await self._is_taken(asked, process, part):
+            part = await self._hand_over(asked, process, resumed_id=ctx.session.native_id)
+            if part is not None:
                 return process, part
             await asyncio.wait([self._warm.end(process)])
         process, resumed_id = await self._start(asked)
-        part = await self._write_part(asked, process, resumed_id=resumed_id)
-        self._send(asked.ctx, asked.spec, process, part)  # whether it was taken, its output tells
+        part = await self._hand_over(asked, process, resumed_id=resumed_id, is_fresh=True)
+        assert part is not None
         return process, part
+
+    async def _hand_over(
+        self, asked: _Asked, process: WarmProcess, *, resumed_id: str | None, is_fresh: bool = False
+    ) -> Slice | None:
+        """Give the turn to *process*; None when that is gone and has nothing of it. Of a fresh one its output will tell."""
+        try:
+            part = await self._write_part(asked, process, resumed_id=resumed_id)
+            if is_fresh:
+                self._send(asked.ctx, asked.spec, process, part)
+                return part
+            return part if await self._is_taken(asked, process, part) else None
+        except Exception:  # a full disk, a turn too large: nobody will follow it
+            self._warm.end(process)
+            raise
 
     async def _is_taken(self, asked: _Asked, process: WarmProcess, part: Slice) -> bool:
         """False when the process is gone and has nothing of the turn."""
@@ -160,7 +174,6 @@ class SessionDriver:
             return process.link.send_input(data, key=ctx.directory.name)
         except InputRefused as refused:
             if refused.refusal is InputRefusal.FULL:
-                self._warm.end(process)
                 raise InputTooLarge(f"the turn of {len(data)} bytes does not fit the agent's stdin") from refused
             return None
 

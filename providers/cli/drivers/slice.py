@@ -35,7 +35,7 @@ from providers.cli.warm_processes import WarmProcess, WarmProcesses
 from providers.keeper.client import InputRefused, WardenLink
 from providers.keeper.run_directory import EXIT, OWNER
 from providers.keeper.tree import started_since
-from runtime.events import Draft, EventType
+from runtime.events import Draft, EventType, start
 from runtime.failure import FailureCode
 from runtime.provider import Answer, Stop, StopReason
 
@@ -63,6 +63,8 @@ class Turn(Followed):
     output_bytes: int
     keeps_warm: bool
     keeps_raw: bool
+    is_again: bool = False
+    """The run has begun before, with a process that did not read its turn."""
     outcome: Draft | None = None
 
     async def follow(self) -> None:
@@ -78,6 +80,8 @@ class Turn(Followed):
         reading = TurnReading(self, fd, diagnostics)
         self.ctx.take_input = reading.verbs.take
         try:
+            if not self.is_again:
+                await self.sink.emit([start()])
             await reading.to_its_end()
             await self._conclude(reading, diagnostics)
         except asyncio.CancelledError:

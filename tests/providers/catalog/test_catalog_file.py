@@ -370,6 +370,11 @@ def test_an_unattended_profile_stops_what_the_workspace_would_execute() -> None:
             "profiles[0].output_format: output format 'xml' is unknown; known: ",
         ),
         ({"args": ["{{session}}"]}, "profiles[0]: {{session}} is not known in args; it belongs into resume_args"),
+        ({"mode": "session"}, "has no conversations"),
+        ({"output_format": "claude_session"}, "mode oneshot, but the output format claude_session can only be spoken in"),
+        ({"verbs": ["interrupt"]}, "profiles[0]: verbs and the cancel step interrupt need mode session"),
+        ({"cancel": ["interrupt", "term"]}, "profiles[0]: verbs and the cancel step interrupt need mode session"),
+        ({"cancel": ["nudge"]}, "profiles[0].cancel: Tuple should have at least 1 item"),
     ],
 )
 def test_how_a_profile_is_run_is_checked(profile: dict[str, Any], sentence: str) -> None:

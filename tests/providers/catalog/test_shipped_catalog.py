@@ -26,6 +26,7 @@ SHIPPED = {
     "profiles": {
         *("claude-code", "claude-code-bypass", "codex", "copilot", "copilot-bypass", "demo-agent"),
         *("gemini", "gemini-bypass", "opencode", "opencode-bypass", "pi", "qwen", "qwen-bypass"),
+        *("claude-session", "codex-session", "demo-session"),
     },
 }
 """Ids that were shipped once: others use them, so they stay. New ones are added here when they ship."""
@@ -122,7 +123,7 @@ def test_the_schema_shares_no_class_with_another_one() -> None:
 @pytest.mark.req("BAN-08", "CAT-42", "BAN-12")
 @pytest.mark.parametrize("name", ["claude-sonnet", "sonnet", "claude", "Claude-Code", "claude-code ", "claude-cod", ""])
 def test_an_id_of_elsewhere_is_no_profile_and_the_error_says_of_which_list(name: str) -> None:
-    with pytest.raises(CatalogInvalid, match="is not in the agent catalog; it has .*claude-code"):
+    with pytest.raises(CatalogInvalid, match=r"is not in the agent catalog; it has .*claude-code"):
         build_profile(load_shipped(), name, ProfileSettings())
 
 

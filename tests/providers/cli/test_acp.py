@@ -105,7 +105,7 @@ def test_an_earlier_session_is_loaded_by_its_native_id() -> None:
 
     assert said[-1]["params"] == {"sessionId": "s-1", "cwd": "/work", "mcpServers": []}
     assert opening.is_over
-    assert opening.state == {**STATE, "tokens": None, "cost_usd": None}
+    assert opening.state == {**STATE, "cost_usd": None}
 
 
 def test_gemini_is_not_asked_to_load_what_it_would_empty() -> None:
@@ -335,6 +335,7 @@ def test_only_end_turn_is_complete(reason: str, expected: FailureCode) -> None:
         ({"code": 429, "message": "slow down"}, FailureCode.RATE_LIMITED),
         ({"code": 429, "message": "You exceeded your current quota"}, FailureCode.QUOTA_EXHAUSTED),
         ({"code": 404, "message": "models/x is not found"}, FailureCode.MODEL_UNAVAILABLE),
+        ({"code": 500, "message": "models/x is not found"}, FailureCode.MODEL_UNAVAILABLE),
         ({"code": 503, "message": "no"}, FailureCode.PROVIDER_OVERLOADED),
         (
             {"code": -32603, "message": "Internal error", "data": {"details": "503 oh no"}},
@@ -394,13 +395,22 @@ def test_the_cost_of_a_turn_is_what_the_session_grew_by() -> None:
     assert conversation.state["cost_usd"] == 0.75
 
 
-def test_what_was_counted_before_a_session_was_loaded_is_not_the_turns() -> None:
-    conversation = turn({**STATE, "agent": "Copilot", "tokens": None, "cost_usd": None})
+def test_a_cost_that_may_be_of_the_time_before_is_not_the_turns() -> None:
+    conversation = turn({**STATE, "cost_usd": None})
+
+    hear(conversation, update("usage_update", used=1, cost={"amount": 0.75, "currency": "USD"}), answered())
+
+    assert conversation.conclude(RUNNING).usage is None
+    assert conversation.state["cost_usd"] == 0.75
+
+
+def test_the_tokens_of_a_turn_are_what_the_process_grew_by() -> None:
+    conversation = turn({**STATE, "agent": "Copilot", "tokens": {"input_tokens": 400, "output_tokens": 7}})
     usage = {"inputTokens": 500, "outputTokens": 9, "totalTokens": 509}
 
     hear(conversation, chunk("hi"), answered(usage=usage))
 
-    assert conversation.conclude(RUNNING).usage is None
+    assert conversation.conclude(RUNNING).usage == Usage(input_tokens=100, output_tokens=2)
     assert conversation.state["tokens"] == {"input_tokens": 500, "output_tokens": 9}
 
 
@@ -451,6 +461,12 @@ def test_questions_under_one_id_have_names_of_their_own() -> None:
 
     assert isinstance(second, Question)
     assert first.request.request_id != second.request.request_id
+
+
+def test_a_sub_agents_question_is_put_too() -> None:
+    (_, told) = hear(turn(), asks(sessionId="s-1-child"))
+
+    assert isinstance(told, Question)
 
 
 @pytest.mark.parametrize("odd", [None, "x" * 1000, "a b", 1.5, 10**400, {"a": 1}, [], True])

@@ -31,7 +31,7 @@ def heard(name: str, *, resumed_id: str | None = None) -> AcpOpening:
 
 def test_every_recording_is_replayed() -> None:
     names = {f"{agent}-{case}" for agent in AGENTS for case in ("new", "load-unknown")}
-    names |= {f"{agent}-load" for agent in ("claude", "opencode", "qwen")}
+    names |= {f"{agent}-load" for agent in ("claude", "copilot", "opencode", "qwen")}
 
     assert {path.stem for path in RECORDED.iterdir()} == names
 
@@ -46,7 +46,7 @@ def test_a_new_session_has_an_id_and_knows_its_agent(agent: str) -> None:
 
 
 @pytest.mark.req("RT-36")
-@pytest.mark.parametrize("agent", ["claude", "opencode", "qwen"])
+@pytest.mark.parametrize("agent", ["claude", "copilot", "opencode", "qwen"])
 def test_a_session_that_is_replayed_is_gone_on_with(agent: str) -> None:
     opening = heard(f"{agent}-load", resumed_id=OLD_ID)
 

@@ -177,3 +177,15 @@ async def test_an_ended_session_has_no_process_when_the_call_returns(warm: WarmP
     await warm.end_session("a")
 
     assert warm.idle == [other] and not process.directory.exists()
+
+
+async def test_a_session_that_is_ended_waits_for_its_turn_to_give_the_process_back(warm: WarmProcesses) -> None:
+    """The turn has told its end by then, so the host holds the session for free."""
+    process = busy(warm, "a")
+    ending = asyncio.create_task(warm.end_session("a"))
+    await settled()
+
+    warm.give_back(process)
+    await ending
+
+    assert warm.idle == [] and not process.directory.exists()
