@@ -1,8 +1,8 @@
 """Translates between the words on the wire and the values of the runtime, in both directions, and decides nothing.
 
-This is the only module that touches generated messages and the runtime's requests and events. It looks nothing up: what a request means is
-the runtime's business, so a value that the runtime refuses passes through here as sent. What has no counterpart on the
-other side (an unknown enum number, an unknown type) becomes a visible failure, never a default.
+This is the only module that touches generated messages and the runtime's requests and events. It looks nothing up: what a
+request means is the runtime's business, so a value that the runtime refuses passes through here as sent. What has no
+counterpart on the other side (an unknown enum number, an unknown type) becomes a visible failure, never a default.
 
 Events are written for their readers as bytes by :class:`EventEncoder`, because building the message is the dearest
 thing this project does per event. It rests on a rule of the protobuf encoding: the concatenation of two encoded

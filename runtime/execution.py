@@ -20,6 +20,7 @@ from runtime.index import Index
 from runtime.provider import Describer, Stop, StopReason
 from runtime.records import RunState
 from runtime.run import LiveRun
+from runtime.sessions import Sessions
 from runtime.storage import Storage
 
 log = logging.getLogger(__name__)
@@ -40,8 +41,10 @@ class Executor:
         index: Index,
         live: dict[tuple[str, str], LiveRun],
         tasks: Background,
+        known: Sessions,
     ) -> None:
         self.config, self._storage, self._index, self._live, self._tasks = config, storage, index, live, tasks
+        self._sessions = known
         self._last_turn: dict[str, asyncio.Task[None]] = {}
 
     def begin(self, run: LiveRun, emitter: Emitter) -> None:
@@ -106,6 +109,8 @@ class Executor:
             record.ulid, state=record.state, ended_ns=record.ended_ns, failure=record.failure,
             recovered=record.recovered, size_bytes=size_bytes,
         )  # fmt: skip
+        if record.state is RunState.COMPLETE:
+            await self._sessions.note_history(run.session)
         await self._index.run(outcome)
         log.info("ended", extra={"run_id": run.spec.run_id, "state": record.state.value})
 

@@ -61,6 +61,7 @@ CREATE TABLE sessions (
     created_ns INTEGER NOT NULL,
     used_ns INTEGER NOT NULL,
     terminated_ns INTEGER,
+    has_history INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (principal, session_id)
 ) STRICT;
 """

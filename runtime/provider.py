@@ -70,6 +70,10 @@ class SessionSlot(Protocol):
         """A caller chose its id, so a later run may go on with it."""
 
     @property
+    def has_history(self) -> bool:
+        """An earlier run of the session ended complete: there is a conversation to go on with."""
+
+    @property
     def native_id(self) -> str | None:
         """What an earlier run of the session remembered; None when this is the first, or nothing was captured."""
 
@@ -83,6 +87,7 @@ class NoSession:
 
     key: str = ""
     is_named: bool = False
+    has_history: bool = False
     native_id: str | None = None
 
     async def remember(self, native_id: str) -> None:

@@ -51,6 +51,10 @@ class SessionView:
         return not self._session.anonymous
 
     @property
+    def has_history(self) -> bool:
+        return self._sessions.has_history(self._session)
+
+    @property
     def native_id(self) -> str | None:
         return self._sessions.native_id(self._session)
 

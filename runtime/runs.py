@@ -77,7 +77,7 @@ class Runs:
         self.draining = asyncio.Event()
         self.is_leaving = False
         self.tasks = Background()
-        self.executor = Executor(config, storage, index, self.live, self.tasks)
+        self.executor = Executor(config, storage, index, self.live, self.tasks, known)
 
     @property
     def readers(self) -> int:

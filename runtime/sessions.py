@@ -29,6 +29,8 @@ class Session:
     created_ns: int
     used_ns: int
     terminated_ns: int | None = None
+    has_history: bool = False
+    """A run of it ended complete, so there is a conversation to go on with."""
     _native_id: str | None = None
 
 
@@ -105,9 +107,9 @@ class Sessions:
 
     async def terminate(self, session: Session, now_ns: int) -> None:
         """End the session: no run goes on with it. The id may begin a new one."""
-        ended = replace(session, terminated_ns=now_ns, _native_id=None)
+        ended = replace(session, terminated_ns=now_ns, has_history=False, _native_id=None)
         self._sessions[session.principal, session.session_id] = ended
-        query = "UPDATE sessions SET terminated_ns=?, native_id=NULL WHERE principal=? AND session_id=?"
+        query = "UPDATE sessions SET terminated_ns=?, has_history=0, native_id=NULL WHERE principal=? AND session_id=?"
         await self._index.run(statement(query, now_ns, session.principal, session.session_id))
 
     def admit(self, session: Session) -> None:
@@ -136,6 +138,18 @@ class Sessions:
             return
         self._sessions[key] = replace(current, _native_id=native_id)
         await self._index.run(_store_native_id(key, native_id))
+
+    async def note_history(self, session: Session) -> None:
+        """A run of the session ended complete."""
+        key = (session.principal, session.session_id)
+        if (current := self._sessions.get(key)) is None or current.has_history:
+            return
+        self._sessions[key] = replace(current, has_history=True)
+        await self._index.run(statement("UPDATE sessions SET has_history=1 WHERE principal=? AND session_id=?", *key))
+
+    def has_history(self, session: Session) -> bool:
+        """Whether there is a conversation to go on with, now."""
+        return self._sessions.get((session.principal, session.session_id), session).has_history
 
     async def expire(self, *, anonymous_before_ns: int, terminated_before_ns: int) -> list[Session]:
         """Drop sessions nobody named and long unused, and those long terminated; returns them."""
@@ -182,7 +196,7 @@ def _all(connection: sqlite3.Connection) -> list[Session]:
         Session(
             principal=row["principal"], session_id=row["session_id"], key=row["key"], adapter=row["adapter"],
             target=row["target"], anonymous=bool(row["anonymous"]), created_ns=row["created_ns"], used_ns=row["used_ns"],
-            terminated_ns=row["terminated_ns"], _native_id=row["native_id"],
+            terminated_ns=row["terminated_ns"], has_history=bool(row["has_history"]), _native_id=row["native_id"],
         )
         for row in connection.execute("SELECT * FROM sessions")
     ]  # fmt: skip

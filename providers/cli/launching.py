@@ -11,14 +11,19 @@ from providers.cli.command import CannotStart, Command, build_command
 from providers.cli.environment import base_environment
 from providers.cli.profile import Profile
 from providers.cli.run_files import create_output, write_launch
+from providers.cli.spawn_gate import SpawnGate
 from providers.cli.tail import Tail
 from providers.cli.warm_processes import WarmProcesses
 from providers.keeper.client import Keeper, SpawnFailed, SpawnRequest, WardenLink
 from runtime.clock import boot_time_s
 from runtime.config import RuntimeConfig
-from runtime.failure import DeadlineExceeded, RunCancelled
+from runtime.failure import DeadlineExceeded, RunCancelled, SessionNotFound
 from runtime.provider import RunContext
 from runtime.redact import Redactor
+from runtime.types import ExecutionSpec, SessionMode
+
+SESSION_HISTORY = "session_history"
+"""Metadata of a start event: ``not_resumed`` when the agent begins without what was said in the session before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +35,7 @@ class Machinery:
     warm: WarmProcesses
     config: RuntimeConfig
     inherited: Mapping[str, str]
+    gate: SpawnGate = field(default_factory=SpawnGate)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +44,7 @@ class Launch:
 
     command: Command
     cwd: str
+    login_files: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(repr=False)
 
 
@@ -51,7 +58,7 @@ def prepare(
     """
     environment = base_environment(machinery.inherited) | dict(profile.env)
     command = build_command(profile, native_id=native_id, path=environment["PATH"])
-    return Launch(command=command, cwd=cwd, environment=environment | dict(secrets))
+    return Launch(command=command, cwd=cwd, login_files=profile.login_files, environment=environment | dict(secrets))
 
 
 def note_launch(directory: Path, launch: Launch, redact: Redactor) -> None:
@@ -76,6 +83,7 @@ async def spawn(
     Raises:
         CannotStart: it was not started; the message says whether the workspace or the program is to blame.
     """
+    await machinery.gate.pass_through(launch.environment.get("HOME", ""), launch.login_files)
     stdout_fd = create_output(directory)
     try:
         return await machinery.keeper.spawn(
@@ -99,6 +107,23 @@ def check_may_begin(ctx: RunContext) -> None:
         raise RunCancelled(ctx.stop.message)
     if ctx.deadline_boot_s is not None and ctx.deadline_boot_s <= boot_time_s():
         raise DeadlineExceeded("the run deadline passed before the agent could start")
+
+
+def history_fact(ctx: RunContext, spec: ExecutionSpec, *, resumed_id: str | None) -> dict[str, str]:
+    """What the start event says when the session's conversation is not gone on with, though there is one.
+
+    Raises:
+        SessionNotFound: the caller required to go on with it.
+    """
+    if resumed_id is not None or not ctx.session.has_history:
+        return {}
+    if spec.session_mode is SessionMode.REQUIRE_EXISTING:
+        raise SessionNotFound(
+            f"the agent's conversation of session {spec.session_id!r} cannot be gone on with: its own id is not known; "
+            "use create_if_missing to begin it anew",
+            session_id=spec.session_id,
+        )
+    return {SESSION_HISTORY: "not_resumed"}
 
 
 def _cannot_start(failed: SpawnFailed, launch: Launch) -> CannotStart:

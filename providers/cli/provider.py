@@ -18,7 +18,7 @@ from providers.cli.drivers.oneshot import OneShot
 from providers.cli.drivers.session import SessionDriver
 from providers.cli.environment import SecretUnavailable, resolve_secrets
 from providers.cli.framing import Framing
-from providers.cli.launching import Machinery, check_may_begin, note_launch, prepare, spawn
+from providers.cli.launching import Machinery, check_may_begin, history_fact, note_launch, prepare, spawn
 from providers.cli.profile import Profile
 from providers.cli.run_files import DIAGNOSTICS, LAUNCH, STDERR, STDOUT, read_note, read_slice, stderr_tail, write_input
 from providers.keeper.client import (
@@ -67,15 +67,17 @@ class CliProvider:
         if self._session is not None:
             await self._session.execute(ctx, spec, sink, secrets, redact)
             return
+        facts: dict[str, str] = {}
         if ctx.adopting and _was_used(directory):
             link, resumed = await self._adopt(directory), _resumed_id(directory)
         else:
             check_may_begin(ctx)
-            link, resumed = await self._start(ctx, spec, secrets, redact)
+            link, resumed, facts = await self._start(ctx, spec, secrets, redact)
         await OneShot(
             directory=directory, ctx=ctx, sink=sink, decoder=self._dialect.decoder(TurnContext(resumed_id=resumed)),
             framing=Framing(self._machinery.config.max_line_bytes), tail=self._machinery.tail, redact=redact, link=link,
             cancel_steps=self.profile.cancel, exit_grace_s=self._machinery.config.exit_grace_s,
+            start_facts=facts,
         ).follow()  # fmt: skip
 
     async def _adopt(self, directory: Path) -> WardenLink | None:
@@ -88,9 +90,10 @@ class CliProvider:
 
     async def _start(
         self, ctx: RunContext, spec: ExecutionSpec, secrets: Mapping[str, str], redact: Redactor
-    ) -> tuple[WardenLink, str | None]:
+    ) -> tuple[WardenLink, str | None, dict[str, str]]:
         assert ctx.directory is not None
         launch = prepare(self.profile, self._machinery, secrets, native_id=ctx.session.native_id, cwd=spec.workspace)
+        facts = history_fact(ctx, spec, resumed_id=launch.command.resumed_id)
         note_launch(ctx.directory, launch, redact)
         stdin_fd = write_input(ctx.directory, prompt_text(self.profile, spec.input))
         try:
@@ -100,7 +103,7 @@ class CliProvider:
             )  # fmt: skip
         finally:
             os.close(stdin_fd)
-        return link, launch.command.resumed_id
+        return link, launch.command.resumed_id, facts
 
     async def terminate_session(self, session: SessionSlot) -> None:
         """Close the session's warm process, if it has one; the CLI's own transcript is the CLI's."""

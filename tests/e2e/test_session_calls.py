@@ -12,7 +12,7 @@ import pytest_asyncio
 from node.client import NodeClient, NodeError
 from runtime.events import EventType, RuntimeEvent
 from runtime.types import RunRequest, SessionMode
-from tests.support.nodes import running
+from tests.support.nodes import running, shell
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -102,3 +102,30 @@ async def test_an_unknown_session_is_named_in_the_refusal(client: NodeClient) ->
 
     assert refused.value.status is grpc.StatusCode.NOT_FOUND
     assert "nobody" in str(refused.value)
+
+
+@pytest.mark.req("RT-36", "RT-23")
+async def test_a_conversation_that_cannot_be_gone_on_with_is_told_and_never_pretended(tmp_path: Path) -> None:
+    with running(tmp_path, agents={"shell": shell()}) as node:
+        async with NodeClient(node.address) as client:
+
+            async def ask(text: str, mode: SessionMode, run_id: str = "") -> list[RuntimeEvent]:
+                request = RunRequest(target="shell", input=text, session_id="tea", session_mode=mode, run_id=run_id)
+                events = []
+                async for event in client.run(request):
+                    events.append(event)
+                    if run_id and event.type is EventType.DELTA:
+                        await client.cancel(run_id)
+                return events
+
+            cancelled = await ask("echo one; sleep 60", SessionMode.CREATE_IF_MISSING, run_id="r1")
+            nothing_lost = await ask("echo two", SessionMode.REQUIRE_EXISTING)
+            required = await ask("echo three", SessionMode.REQUIRE_EXISTING)
+            anew = await ask("echo four", SessionMode.CREATE_IF_MISSING)
+
+    assert [run[-1].type for run in (cancelled, nothing_lost, required, anew)] == [
+        EventType.CANCELLED, EventType.COMPLETE, EventType.ERROR, EventType.COMPLETE,
+    ]  # fmt: skip
+    assert required[-1].failure is not None and required[-1].failure.code == "session_not_found"
+    assert "session_history" not in nothing_lost[0].metadata
+    assert anew[0].metadata["session_history"] == "not_resumed"

@@ -340,7 +340,9 @@ async def test_status_and_capabilities_show_the_node() -> None:
 
     assert status.code == Exit.DONE
     assert "a note" in status.out
-    assert json.loads(capabilities.out)["targets"] == [{"adapter": "scripted", "target": "demo", "max_concurrency": 2}]
+    assert json.loads(capabilities.out)["targets"] == [
+        {"adapter": "scripted", "target": "demo", "max_concurrency": 2, "verbs": []}
+    ]
 
 
 @pytest.mark.req("PKG-01")

@@ -59,3 +59,15 @@ async def test_an_id_that_no_header_can_hold_is_refused_in_our_words(tmp_path: P
             await service.Run(node_pb2.RunRequest(run_id=run_id, target="agent"), context)  # type: ignore[arg-type]
 
         assert context.metadata == []
+
+
+async def test_a_cancelled_run_says_why(tmp_path: Path) -> None:
+    async with open_host(tmp_path, Agent(Gate(start()))) as host:
+        service = RunService(SimpleNamespace(runs=host.runs, node_id="n", registry=host.registry))  # type: ignore[arg-type]
+        reader = await host.runs.dispatch(RunRequest(target="agent", run_id="r1"))
+        await host.runs.cancel("r1", reason="somebody changed their mind")
+        reader.close()
+
+        found = await service.GetRun(node_pb2.GetRunRequest(run_id="r1"), Patient())  # type: ignore[arg-type]
+
+    assert found.details["reason"] == "somebody changed their mind"

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from providers.cli.drivers.followed import Followed, stopped
 from providers.cli.drivers.reading import Reading
@@ -22,7 +23,9 @@ LEFTOVERS_S = 3.0
 
 @dataclass(slots=True, kw_only=True)
 class OneShot(Followed):
-    """A run whose process ends with it."""
+    """A run whose process ends with it. *start_facts* are said with its start."""
+
+    start_facts: Mapping[str, str] = field(default_factory=dict)
 
     async def follow(self) -> None:
         """Report everything to the terminal, and return when nothing of the run is left.
@@ -34,7 +37,7 @@ class OneShot(Followed):
         diagnostics = Diagnostics(self.redact)
         fd = os.open(self.directory / STDOUT, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            await self.sink.emit([start()])
+            await self.sink.emit([start(**self.start_facts)])
             await _ToTheLastByte(self, fd, diagnostics).to_its_end()
             await self._conclude(diagnostics)
         except Exception:  # the host could not take an event, a full disk: nobody else would end the process
