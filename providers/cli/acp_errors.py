@@ -49,7 +49,7 @@ def load_failure(error: JsonObject) -> Failure:
     is_unknown = fields.integer(error, "code") == INVALID_PARAMS or service == "session"
     if failure.code is not FailureCode.UNKNOWN:
         return failure
-    code = FailureCode.SESSION_NOT_FOUND if is_unknown else FailureCode.PROCESS_FAILED
+    code = FailureCode.LOST if is_unknown else FailureCode.PROCESS_FAILED
     return Failure(code=code, message=failure.message, metadata=failure.metadata)
 
 
@@ -71,7 +71,7 @@ def _by_number(number: int | None, text: str) -> FailureCode | None:
     if number == AUTH_REQUIRED:
         return FailureCode.AUTH_REQUIRED
     if number == RESOURCE_NOT_FOUND or is_unknown_session(text) or _UNKNOWN_SESSION.search(text):
-        return FailureCode.SESSION_NOT_FOUND
+        return FailureCode.LOST
     if number not in _HTTP:
         return None
     told, prose = code_of_status(number), code_of_words(text)

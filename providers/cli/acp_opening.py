@@ -4,7 +4,7 @@
 an earlier session, then its model and mode where the profile names them.
 
 A load replays the conversation before it is answered; the protocol demands it. An agent that answers without a word of it
-has opened an empty session under the old name (Qwen does so for an id it does not know): that is ``session_not_found``, and
+has opened an empty session under the old name (Qwen does so for an id it does not know): that is ``lost``, and
 not a conversation that silently lost its past. From an agent that has ``session/resume`` only, which replays nothing, this
 cannot be told.
 
@@ -112,7 +112,7 @@ class AcpOpening:
             return self._ask("session/new", place, then=self._created)
         if self._agent in EMPTIES_AT_LOAD:
             message = "this agent loses a session's history when it loads it; a session of it ends with its process"
-            return self._fail(FailureCode.SESSION_NOT_FOUND, message)
+            return self._fail(FailureCode.LOST, message)
         earlier = {"sessionId": self._resumed_id, **place}
         if offers.get("loadSession") is True:
             return self._ask("session/load", earlier, then=self._loaded, on_error=load_failure)
@@ -128,7 +128,7 @@ class AcpOpening:
 
     def _loaded(self, result: JsonObject) -> bytes:
         if not self._replayed:
-            return self._fail(FailureCode.SESSION_NOT_FOUND, "the agent opened the session without its history")
+            return self._fail(FailureCode.LOST, "the agent opened the session without its history")
         return self._opened(result)
 
     def _opened(self, result: JsonObject) -> bytes:

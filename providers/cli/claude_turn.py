@@ -341,7 +341,7 @@ class ClaudeDecoder:
         if not result.get("is_error") and subtype in ("success", ""):
             return None
         if self._resumed_id is not None and is_unknown_session(message):
-            return FailureCode.SESSION_NOT_FOUND
+            return FailureCode.LOST
         return _SUBTYPES.get(subtype) or self._api_code(fields.integer(result, "api_error_status"), message)
 
     def _api_code(self, status: int | None, message: str) -> FailureCode:
@@ -356,7 +356,7 @@ class ClaudeDecoder:
         if was_ended_from_outside(end):
             return failure  # what it said before is no reason
         if self._resumed_id is not None and is_unknown_session(end.stderr):
-            return recoded(failure, FailureCode.SESSION_NOT_FOUND)
+            return recoded(failure, FailureCode.LOST)
         told = self._api_code(None, self._api_message) if self._api_error else None
         return recoded(failure, told or code_of_prose(end.stderr))
 

@@ -113,14 +113,14 @@ class CodexOpening:
         started = fields.text(thread, "id")
         if not started or self._resumed_id not in (None, started):
             message = "the agent opened another thread than the one to resume: the conversation does not exist any more"
-            code = FailureCode.OUTPUT_INVALID if self._resumed_id is None else FailureCode.SESSION_NOT_FOUND
+            code = FailureCode.OUTPUT_INVALID if self._resumed_id is None else FailureCode.LOST
             self.failure = Failure(code=code, message=message if started else "the agent named no thread")
         else:
             self._thread = started
 
     def _fail(self, told: JsonObject) -> None:
         if self._resumed_id is not None and is_unknown_session(fields.text(told, "message")):
-            self.failure = Failure(code=FailureCode.SESSION_NOT_FOUND, message=fields.text(told, "message"))
+            self.failure = Failure(code=FailureCode.LOST, message=fields.text(told, "message"))
         else:
             self.failure = failure_of(told, {})
 

@@ -174,7 +174,7 @@ async def test_a_session_that_the_agent_has_forgotten_is_said(client: NodeClient
 
     third = await turn(client, session, "again", target)
 
-    assert ending(third[-1]) == ("error", "session_not_found")
+    assert ending(third[-1]) == ("error", "lost")
 
 
 async def test_a_prompt_of_a_megabyte_and_an_answer_of_two_are_whole(client: NodeClient) -> None:

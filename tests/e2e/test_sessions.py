@@ -66,7 +66,7 @@ async def test_a_vendor_that_forgot_the_session_is_no_success_and_no_new_session
     fresh = await run(client, target, "", session_id=f"fresh-{target}", session_mode=CREATE)
 
     assert ending(first[-1]) == ("complete", "ok")
-    assert [ending(events[-1]) for events in (second, third)] == [("error", "session_not_found")] * 2
+    assert [ending(events[-1]) for events in (second, third)] == [("error", "lost")] * 2
     assert third[-1].error == second[-1].error, "the id it announced in between was not adopted"
     assert ending(fresh[-1]) == ("complete", "ok")
 

@@ -113,7 +113,7 @@ def test_an_unknown_session_is_an_error_as_with_claude(demo: Demo, session_id: s
 
     assert told.code == 1
     assert told.stderr == f"No conversation found with session ID: {session_id}\n"
-    assert told.failure_code is FailureCode.SESSION_NOT_FOUND
+    assert told.failure_code is FailureCode.LOST
 
 
 def test_a_chosen_session_id_is_used_once(demo: Demo) -> None:

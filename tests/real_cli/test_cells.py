@@ -119,7 +119,7 @@ async def test_a_session_that_the_cli_forgot_is_a_typed_failure(driven: Driven) 
 
     events = await driven.ask("[[mock:plain]] again", session_id=session, session_mode="require_existing")
 
-    assert ending(events[-1]) == ("error", driven.agent.endings.get("lost session", "session_not_found"))
+    assert ending(events[-1]) == ("error", driven.agent.endings.get("lost session", "lost"))
 
 
 @pytest.mark.cell("401")

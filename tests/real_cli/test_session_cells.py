@@ -83,7 +83,7 @@ async def test_a_session_that_the_cli_forgot_is_a_typed_failure(talking: Talking
 
     events = await talking.say(PLAIN)
 
-    assert ending(events[-1]) == ("error", "session_not_found")
+    assert ending(events[-1]) == ("error", "lost")
 
 
 @pytest.mark.parametrize(

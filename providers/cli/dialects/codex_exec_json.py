@@ -4,7 +4,7 @@ Format: one JSON object per line, as printed by codex-cli 0.171.0 (recorded tran
 described by its exec events (``thread.*``, ``turn.*``, ``item.*``, ``error``).
 
 THE RULE: the first ``turn.completed`` is ``complete``, the first ``turn.failed`` is an error, and on a resume a
-``thread.started`` with another id than the one asked for is ``session_not_found`` at once, because Codex answers a
+``thread.started`` with another id than the one asked for is ``lost`` at once, because Codex answers a
 bad id with a silent new thread: the history is gone, and what follows would answer another conversation. The exit
 code never decides and is noted in the metadata when it is not 0. Without any of the three the run failed.
 
@@ -254,7 +254,7 @@ class CodexDecoder:
 
     def _history_gone(self, facts: dict[str, str]) -> Failure:
         message = "the agent began a new thread instead of resuming: the conversation does not exist any more"
-        return Failure(code=FailureCode.SESSION_NOT_FOUND, message=message, metadata=facts)
+        return Failure(code=FailureCode.LOST, message=message, metadata=facts)
 
     def _failure_without_terminal(self, end: ProcessEnd) -> Failure:
         told = fields.text(self._last_error, "message")
@@ -262,7 +262,7 @@ class CodexDecoder:
         if was_ended_from_outside(end):
             return failure  # what it said before is no reason
         if self._resumed_id is not None and is_unknown_session(end.stderr):
-            return recoded(failure, FailureCode.SESSION_NOT_FOUND)
+            return recoded(failure, FailureCode.LOST)
         reason = _failure(self._last_error, dict(failure.metadata))
         code = reason.code if told else code_of_prose(end.stderr)
         return Failure(code=code or failure.code, message=failure.message, metadata=reason.metadata)

@@ -13,7 +13,7 @@ success: the CLI asks for the rest in a further message, and the parts before it
 from the ``assistant.message`` that repeats them by its id.
 
 Only ``result`` names the session, so a run that was stopped before it cannot be resumed; and on a resume a new session
-in place of the old shows only then, as ``session_not_found`` after its answer was streamed.
+in place of the old shows only then, as ``lost`` after its answer was streamed.
 
 Not in this format: usage (premium requests alone, in the metadata when there were any), and why a model stopped.
 """
@@ -310,13 +310,13 @@ class CopilotDecoder:
         if was_ended_from_outside(end):
             return failure
         if self._resumed_id is not None and _UNKNOWN_SESSION in end.stderr:
-            return recoded(failure, FailureCode.SESSION_NOT_FOUND)
+            return recoded(failure, FailureCode.LOST)
         return recoded(failure, _code(told) if told else code_of_prose(end.stderr))
 
 
 def _history_gone(facts: dict[str, str]) -> Failure:
     message = "the agent began a new session instead of resuming: the conversation does not exist any more"
-    return Failure(code=FailureCode.SESSION_NOT_FOUND, message=message, metadata=facts)
+    return Failure(code=FailureCode.LOST, message=message, metadata=facts)
 
 
 def _failure(told: _Data, facts: dict[str, str]) -> Failure:

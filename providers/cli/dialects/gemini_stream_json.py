@@ -6,7 +6,7 @@ Format: one JSON object per line, as printed by Gemini CLI 0.61.0 (recorded tran
 THE RULE: the first ``result`` decides: ``status: success`` after any text of the assistant is ``complete``, everything
 else is an error. A missing ``result`` is an error whatever the exit code says: it is 0 when the CLI was told to stop and
 when the end of its output was lost. An ``error`` event ends nothing. On a resume an ``init`` with another id than the
-one asked for is ``session_not_found`` at once.
+one asked for is ``lost`` at once.
 
 ``result`` carries no text. The answer is what the assistant said after its last tool call. The CLI asks again when a
 stream breaks off and does not say so: the same text simply comes once more, after a pause of at least a second. A text
@@ -251,7 +251,7 @@ class GeminiDecoder:
         if was_ended_from_outside(end) and _exit_status(end) is None:
             return failure
         if self._resumed_id is not None and _UNKNOWN_SESSION in end.stderr:
-            return recoded(failure, FailureCode.SESSION_NOT_FOUND)
+            return recoded(failure, FailureCode.LOST)
         if end.code == 0 and not self._last_error:
             return failure  # an error on stderr may be one that a retry has healed
         return recoded(failure, _code(self._last_error, end) or code_of_prose(end.stderr))
@@ -259,7 +259,7 @@ class GeminiDecoder:
 
 def _history_gone(facts: dict[str, str]) -> Failure:
     message = "the agent began a new session instead of resuming: the conversation does not exist any more"
-    return Failure(code=FailureCode.SESSION_NOT_FOUND, message=message, metadata=facts)
+    return Failure(code=FailureCode.LOST, message=message, metadata=facts)
 
 
 def _code(message: str, end: ProcessEnd) -> FailureCode | None:

@@ -6,7 +6,7 @@ Format: one JSON object per line, as printed by opencode 1.18.33 (recorded trans
 THE RULE: there is no terminal event, so the exit is taken as evidence. Exit code 0, no ``error`` event, and a last step
 that finished with a text and not with a tool call are ``complete``; everything else is an error. The first ``error``
 event ends the run at once, since the exit code would be 1 whatever followed, and the CLI was seen to hang after one. On
-a resume the same holds for another session id than the one asked for, which is ``session_not_found``.
+a resume the same holds for another session id than the one asked for, which is ``lost``.
 
 The text of ``complete`` is what was said after the last tool call; what was said before it are remarks. When the CLI
 compacts its context it prints the summary as ordinary text and then, marked as synthetic, its own "Continue if you have
@@ -231,13 +231,13 @@ class OpencodeDecoder:
         if was_ended_from_outside(end):
             return failure
         if self._resumed_id is not None and is_unknown_session(end.stderr):
-            return recoded(failure, FailureCode.SESSION_NOT_FOUND)
+            return recoded(failure, FailureCode.LOST)
         return recoded(failure, code_of_prose(end.stderr))
 
 
 def _history_gone() -> Failure:
     message = "the agent began a new session instead of resuming: the conversation does not exist any more"
-    return Failure(code=FailureCode.SESSION_NOT_FOUND, message=message)
+    return Failure(code=FailureCode.LOST, message=message)
 
 
 def _failure(told: JsonObject, end: ProcessEnd) -> Failure:

@@ -8,7 +8,7 @@ THE RULE: the last assistant message before the last ``agent_end`` decides by it
 ``aborted`` are an error, everything else is ``complete`` with that message's text. A good ``agent_end`` ends the run. A
 bad one ends nothing, because ``auto_retry_start`` may follow: it is decided by ``auto_retry_end`` without success or, if
 nothing follows, by the end of the process. Without an ``agent_end`` the run failed. The exit code never decides; it is 0
-for every failed request. On a resume a ``session`` with another id than the one asked for is ``session_not_found``.
+for every failed request. On a resume a ``session`` with another id than the one asked for is ``lost``.
 
 Every ``message_update`` repeats the whole message so far, twice: 22 MB for an answer of 2 MB. Only its ``delta`` is
 read; the rest is passed over without making objects of it, and so are the repetitions in ``turn_end`` and
@@ -284,13 +284,13 @@ class PiDecoder:
         if was_ended_from_outside(end):
             return failure
         if self._resumed_id is not None and _UNKNOWN_SESSION.search(end.stderr):
-            return recoded(failure, FailureCode.SESSION_NOT_FOUND)
+            return recoded(failure, FailureCode.LOST)
         return recoded(failure, _code(told) if told else code_of_prose(end.stderr))
 
 
 def _history_gone(facts: dict[str, str]) -> Failure:
     message = "the agent began a new session instead of resuming: the conversation does not exist any more"
-    return Failure(code=FailureCode.SESSION_NOT_FOUND, message=message, metadata=facts)
+    return Failure(code=FailureCode.LOST, message=message, metadata=facts)
 
 
 def _failure(message: _Message, facts: dict[str, str]) -> Failure:

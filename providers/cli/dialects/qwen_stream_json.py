@@ -7,7 +7,7 @@ THE RULE: the first ``result`` decides together with the message before it. It i
 ``is_error`` nor another subtype than ``success``, when the message before it did not end in an API error, and when it has
 a text; otherwise it is an error. Without a ``result`` the run failed. The exit code never decides: a refused request is
 exit 0, ``is_error: false`` and a text ``[API Error: 401 ...]``. On a resume an ``init`` with another id than the one
-asked for is ``session_not_found`` at once.
+asked for is ``lost`` at once.
 
 An API error is told by its form and by how it comes: in a piece of its own, as the last of its message. Where the message
 is nothing else, its tokens decide: none are counted for a refused request, but for a model that quotes an error they are.
@@ -299,13 +299,13 @@ class QwenDecoder:
         if was_ended_from_outside(end):
             return failure
         if self._resumed_id is not None and _UNKNOWN_SESSION in end.stderr:
-            return recoded(failure, FailureCode.SESSION_NOT_FOUND)
+            return recoded(failure, FailureCode.LOST)
         return recoded(failure, _code(told or end.stderr) or _EXIT_CODES.get(end.code or 0))
 
 
 def _history_gone(facts: dict[str, str]) -> Failure:
     message = "the agent began a new session instead of resuming: the conversation does not exist any more"
-    return Failure(code=FailureCode.SESSION_NOT_FOUND, message=message, metadata=facts)
+    return Failure(code=FailureCode.LOST, message=message, metadata=facts)
 
 
 def _code(told: str) -> FailureCode | None:

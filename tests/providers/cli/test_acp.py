@@ -112,7 +112,7 @@ def test_gemini_is_not_asked_to_load_what_it_would_empty() -> None:
     opening, said = open_with({**HELLO, "agentInfo": {"name": "gemini-cli"}}, resumed_id="s-1")
 
     assert [each["method"] for each in said] == ["initialize"]
-    assert opening.failure is not None and opening.failure.code is FailureCode.SESSION_NOT_FOUND
+    assert opening.failure is not None and opening.failure.code is FailureCode.LOST
 
 
 def test_where_an_agent_can_only_resume_it_resumes() -> None:
@@ -127,12 +127,12 @@ def test_where_an_agent_can_only_resume_it_resumes() -> None:
 @pytest.mark.parametrize(
     ("answers", "expected"),
     [
-        ([HELLO, {}], FailureCode.SESSION_NOT_FOUND),  # opened, and empty
-        ([HELLO, {"code": -32002, "message": "Resource not found: s-1"}], FailureCode.SESSION_NOT_FOUND),
-        ([HELLO, {"code": -32602, "message": "what?"}], FailureCode.SESSION_NOT_FOUND),
-        ([HELLO, {"code": -32603, "message": "failure", "data": {"service": "session"}}], FailureCode.SESSION_NOT_FOUND),
+        ([HELLO, {}], FailureCode.LOST),  # opened, and empty
+        ([HELLO, {"code": -32002, "message": "Resource not found: s-1"}], FailureCode.LOST),
+        ([HELLO, {"code": -32602, "message": "what?"}], FailureCode.LOST),
+        ([HELLO, {"code": -32603, "message": "failure", "data": {"service": "session"}}], FailureCode.LOST),
         ([HELLO, {"code": -32603, "message": "failure", "data": {"details": "Invalid session identifier"}}],
-         FailureCode.SESSION_NOT_FOUND),
+         FailureCode.LOST),
         ([HELLO, {"code": -32603, "message": "disk on fire"}], FailureCode.PROCESS_FAILED),
         ([HELLO, {"code": -32000, "message": "log in"}], FailureCode.AUTH_REQUIRED),
         ([{**HELLO, "agentCapabilities": {}}], FailureCode.UNSUPPORTED),

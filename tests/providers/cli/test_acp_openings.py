@@ -61,4 +61,4 @@ def test_no_agent_makes_a_new_session_of_an_unknown_one(agent: str) -> None:
     opening = heard(f"{agent}-load-unknown", resumed_id=OLD_ID)
 
     assert not opening.is_over
-    assert opening.failure is not None and opening.failure.code is FailureCode.SESSION_NOT_FOUND
+    assert opening.failure is not None and opening.failure.code is FailureCode.LOST

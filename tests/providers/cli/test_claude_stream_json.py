@@ -235,7 +235,7 @@ def test_se_03_a_fresh_id_of_a_failed_resume_is_not_adopted() -> None:
     draft = claude.conclude(ProcessEnd(code=1, stderr="No conversation found with session ID: dead-1"))
 
     assert draft.failure is not None
-    assert draft.failure.code is FailureCode.SESSION_NOT_FOUND
+    assert draft.failure.code is FailureCode.LOST
     assert claude.native_id is None
 
 

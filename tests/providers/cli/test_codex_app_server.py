@@ -76,8 +76,8 @@ def test_a_session_is_resumed_by_its_thread() -> None:
 @pytest.mark.parametrize(
     ("answer", "code"),
     [
-        ({"error": {"code": -32600, "message": "no rollout found for thread id th-1"}}, "session_not_found"),
-        ({"result": {"thread": {"id": "th-2"}}}, "session_not_found"),
+        ({"error": {"code": -32600, "message": "no rollout found for thread id th-1"}}, "lost"),
+        ({"result": {"thread": {"id": "th-2"}}}, "lost"),
         ({"error": {"code": -32600, "message": "something else"}}, "process_failed"),
     ],
 )

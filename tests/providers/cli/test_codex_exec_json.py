@@ -98,7 +98,7 @@ def test_a_silent_new_thread_ends_the_run_before_it_answers_the_wrong_conversati
     draft = codex.conclude(ProcessEnd(code=0))
 
     assert draft.failure is not None
-    assert draft.failure.code is FailureCode.SESSION_NOT_FOUND
+    assert draft.failure.code is FailureCode.LOST
     assert {each.kind for each in found if isinstance(each, Noise)} == {"after_terminal"}
     assert codex.native_id is None
 

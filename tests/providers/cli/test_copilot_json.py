@@ -167,7 +167,7 @@ def test_what_a_sub_agent_says_is_activity() -> None:
 def test_se_03_another_session_than_the_one_asked_for_is_not_adopted() -> None:
     copilot, _ = run(message("who are you?"), RESULT, resumed_id="s-0")
 
-    assert code_of(copilot.conclude(ProcessEnd(code=0))) is FailureCode.SESSION_NOT_FOUND
+    assert code_of(copilot.conclude(ProcessEnd(code=0))) is FailureCode.LOST
     assert copilot.native_id is None
 
 

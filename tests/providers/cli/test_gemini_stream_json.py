@@ -157,7 +157,7 @@ def test_an_error_event_gives_its_reason_to_a_result_without_one() -> None:
 def test_se_03_a_silent_new_session_ends_the_run_before_it_answers_the_wrong_conversation() -> None:
     gemini, found = run(INIT, said("who are you?"), SUCCESS, resumed_id="s-0")
 
-    assert code_of(gemini.conclude(ProcessEnd(code=0))) is FailureCode.SESSION_NOT_FOUND
+    assert code_of(gemini.conclude(ProcessEnd(code=0))) is FailureCode.LOST
     assert {each.kind for each in found if isinstance(each, Noise)} == {"after_terminal"}
     assert gemini.native_id is None
 
@@ -165,7 +165,7 @@ def test_se_03_a_silent_new_session_ends_the_run_before_it_answers_the_wrong_con
 def test_se_01_a_missing_session_is_told_on_stderr_whatever_the_exit_code() -> None:
     draft = concluded(code=0, stderr="Error resuming session: Invalid session identifier", resumed_id="s-0")
 
-    assert code_of(draft) is FailureCode.SESSION_NOT_FOUND
+    assert code_of(draft) is FailureCode.LOST
 
 
 @pytest.mark.req("BAN-18", "RT-16")

@@ -158,7 +158,7 @@ def test_pr_10_the_first_error_ends_the_run_although_the_process_goes_on() -> No
 def test_se_03_a_fresh_id_on_a_resume_is_not_adopted() -> None:
     opencode, found = run(START, event("text", text="who are you?"), STOP, resumed_id="ses_0")
 
-    assert code_of(opencode.conclude(ProcessEnd(code=0))) is FailureCode.SESSION_NOT_FOUND
+    assert code_of(opencode.conclude(ProcessEnd(code=0))) is FailureCode.LOST
     assert {each.kind for each in found if isinstance(each, Noise)} == {"after_terminal"}
     assert opencode.native_id is None
 

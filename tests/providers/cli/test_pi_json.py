@@ -146,7 +146,7 @@ def test_a_tool_is_called_and_answers() -> None:
 def test_se_03_a_silent_new_session_ends_the_run_before_it_answers_the_wrong_conversation() -> None:
     pi, found = run(SESSION, STARTED, ended("who are you?"), END, resumed_id="s-0")
 
-    assert code_of(pi.conclude(ProcessEnd(code=0))) is FailureCode.SESSION_NOT_FOUND
+    assert code_of(pi.conclude(ProcessEnd(code=0))) is FailureCode.LOST
     assert {each.kind for each in found if isinstance(each, Noise)} == {"after_terminal"}
     assert pi.native_id is None
 

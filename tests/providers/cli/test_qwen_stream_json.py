@@ -160,7 +160,7 @@ def test_what_a_sub_agent_says_is_activity() -> None:
 def test_se_03_a_silent_new_session_ends_the_run_before_it_answers_the_wrong_conversation() -> None:
     qwen, found = run(INIT, piece("who are you?"), result("who are you?"), resumed_id="s-0")
 
-    assert code_of(qwen.conclude(ProcessEnd(code=0))) is FailureCode.SESSION_NOT_FOUND
+    assert code_of(qwen.conclude(ProcessEnd(code=0))) is FailureCode.LOST
     assert {each.kind for each in found if isinstance(each, Noise)} == {"after_terminal"}
     assert qwen.native_id is None
 
