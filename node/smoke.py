@@ -22,6 +22,7 @@ from node.host import Host, open_host
 from providers.catalog.readiness import ReadinessResult
 from runtime.events import RuntimeEvent
 from runtime.failure import FailureError
+from runtime.states import is_success, outcome_of
 from runtime.types import RunRequest
 
 EXIT_READY, EXIT_NOT_READY, EXIT_USAGE = 0, 1, 2
@@ -92,7 +93,7 @@ async def _execute(host: Host, profile_id: str, prompt: str, *, as_json: bool) -
         )
     else:
         print(f"{profile_id}: run {last.type.value}" + (f" ({code})" if code else f", {len(last.message)} characters"))
-    return EXIT_READY if last.type.value == "complete" else EXIT_NOT_READY
+    return EXIT_READY if is_success(outcome_of(last.type)) else EXIT_NOT_READY
 
 
 def _refuse(sentence: str) -> int:

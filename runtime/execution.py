@@ -21,6 +21,7 @@ from runtime.provider import Describer, Stop, StopReason
 from runtime.records import RunState
 from runtime.run import LiveRun
 from runtime.sessions import Sessions
+from runtime.states import is_success
 from runtime.storage import Storage
 
 log = logging.getLogger(__name__)
@@ -116,7 +117,7 @@ class Executor:
 
     def _tidy(self, run: LiveRun) -> int:
         """Drop the raw output where it is not kept, and answer how many bytes the run left. Blocks."""
-        is_kept = self.config.keep_raw.keeps(is_complete=run.record.state is RunState.COMPLETE)
+        is_kept = self.config.keep_raw.keeps(is_complete=is_success(run.record.state))
         if run.lease is not None and isinstance(run.lease.provider, Describer) and not is_kept:
             self._storage.remove_files(run.directory, run.lease.provider.artifacts(run.directory).values())
         if run.emitter is not None and run.emitter.suppressed:

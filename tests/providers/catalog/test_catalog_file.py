@@ -371,7 +371,10 @@ def test_an_unattended_profile_stops_what_the_workspace_would_execute() -> None:
         ),
         ({"args": ["{{session}}"]}, "profiles[0]: {{session}} is not known in args; it belongs into resume_args"),
         ({"mode": "session"}, "has no conversations"),
-        ({"output_format": "claude_session"}, "mode oneshot, but the output format claude_session can only be spoken in"),
+        (
+            {"output_format": "claude_session"},
+            "mode oneshot, but the output format claude_session can only be spoken in",
+        ),
         ({"verbs": ["interrupt"]}, "profiles[0]: verbs and the cancel step interrupt need mode session"),
         ({"cancel": ["interrupt", "term"]}, "profiles[0]: verbs and the cancel step interrupt need mode session"),
         ({"cancel": ["nudge"]}, "profiles[0].cancel: Tuple should have at least 1 item"),
