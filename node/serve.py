@@ -28,12 +28,22 @@ class RecoveryFailed(Exception):
     """What an earlier node left cannot be taken up; the text says why."""
 
 
+class LineFormatter(logging.Formatter):
+    """A line a record, with what its ``extra`` holds behind the message: ``ended run_id=r1 state=complete``."""
+
+    _PLAIN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # the name is logging's
+        facts = (f"{key}={value}" for key, value in record.__dict__.items() if key not in self._PLAIN)
+        return " ".join([super().formatMessage(record), *facts])
+
+
 def main(argv: Sequence[str]) -> int:
     """Serve until told to stop. Exit codes: 0 stopped, 1 could not start, 2 wrong usage or configuration."""
     arguments = _parser().parse_args(argv)
-    logging.basicConfig(
-        level=arguments.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    logging.basicConfig(level=arguments.log_level.upper(), handlers=[handler])
     source = ConfigSource(path=arguments.config, listen=arguments.listen, data_dir=arguments.data_dir)
     try:
         config = source.load()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 import grpc.aio
@@ -15,6 +16,8 @@ from runtime.conversations import terminate_session, transcript
 from runtime.keys import LOCAL
 
 Context = grpc.aio.ServicerContext[Any, Any]
+ENTRY_CHARS = 512 * 1024
+"""Of one message; a character has at most four bytes, and a reader takes 4 MiB."""
 
 
 class SessionService:
@@ -46,4 +49,6 @@ class SessionService:
     async def GetTranscript(self, request: node_pb2.GetTranscriptRequest, context: Context) -> None:
         async with aclosing(transcript(self._runs, request.session_id)) as utterances:
             async for utterance in utterances:
-                await context.write(bridge_views.utterance_to_wire(utterance))
+                for begin in range(0, max(1, len(utterance.text)), ENTRY_CHARS):
+                piece = replace(utterance, text=utterance.text[begin : begin + ENTRY_CHARS])
+                await context.write(bridge_views.utterance_to_wire(piece))

@@ -32,8 +32,11 @@ def gc(
 
     try:
         swept = asyncio.run(_sweep(load_config(config, data_dir=data_dir), dry_run=dry_run))
-    except (ConfigError, FailureError) as error:
-        say_error("gc", str(error), as_json=json)
+    except ConfigError as error:
+        say_error("config", str(error), as_json=json)
+        raise typer.Exit(Exit.REFUSED) from None
+    except FailureError as error:
+        say_error(error.failure.code.value, str(error), failure=error.failure, as_json=json)
         raise typer.Exit(Exit.REFUSED) from None
     facts = {"dry_run": dry_run, "runs": [run.run_id for run in swept.runs], "bytes": swept.bytes}
     if json:

@@ -21,6 +21,7 @@ AUTH_REQUIRED, RESOURCE_NOT_FOUND, INVALID_PARAMS = -32000, -32002, -32602
 _HTTP = range(400, 600)
 _LEADING_STATUS = re.compile(r"\s*(\d{3})\b")
 _HTTP_STATUS = re.compile(r"\b(?:HTTP|Last error:) (\d{3})\b")
+_MODEL_NAMED = re.compile(r": model: \S+$")  # all that Anthropic says about one that it does not have
 _ANY_STATUS = re.compile(r"\b([45]\d\d)\b")
 _UNKNOWN_SESSION = re.compile(
     r"\bsession\b.{0,140}\bnot found|invalid session identifier|no previous sessions found", re.IGNORECASE
@@ -84,7 +85,11 @@ def _by_words(error: JsonObject, text: str) -> FailureCode | None:
     data = fields.mapping(error, "data")
     if code := code_of_words(text) or code_of_words(fields.text(data, "details")):
         return code
-    return code_of_status(_status(_ANY_STATUS, text)) if fields.text(data, "errorName") == "APIError" else None
+    if fields.text(data, "errorName") != "APIError":
+        return None
+    if _MODEL_NAMED.search(text):
+        return FailureCode.MODEL_UNAVAILABLE
+    return code_of_status(_status(_ANY_STATUS, text))
 
 
 def _status(pattern: re.Pattern[str], text: str) -> int | None:

@@ -359,6 +359,17 @@ async def test_a_turn_of_megabytes_arrives_whole(warm_node: Callable[..., Node])
         assert all("(2999999 characters)" in events[-1].message for events in (first, second))
 
 
+async def test_an_agent_that_cannot_be_spoken_to_is_a_failure_at_once(new_node: NewNode) -> None:
+    deaf = Agent(command=["/bin/sh", "-c", "exec <&-; exec sleep 600"], dialect="claude_session", mode="session")
+    node = new_node(agents={"talk": deaf}).start()
+
+    async with talking(node) as client:
+        events = await say(client, "x" * 200_000)
+
+        assert ending(events[-1]) == ("error", "process_failed")
+        node.assert_no_agents()
+
+
 async def test_a_deadline_ends_the_process_and_not_the_session(warm_node: Callable[..., Node]) -> None:
     from datetime import timedelta
 

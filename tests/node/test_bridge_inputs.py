@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 
 from node import bridge_inputs
@@ -17,7 +19,7 @@ def test_every_verb_has_a_number(verb: InputVerb) -> None:
 def test_every_number_is_a_verb_or_visible() -> None:
     numbers = {node_pb2.InputVerb.Value(name) for name in node_pb2.InputVerb.keys()}  # noqa: SIM118  # not a dict
 
-    assert {bridge_inputs.verb_from_wire(number) for number in numbers} == {"INPUT_VERB_0", *InputVerb}
+    assert {bridge_inputs.verb_from_wire(cast(Any, number)) for number in numbers} == {"INPUT_VERB_0", *InputVerb}
     assert bridge_inputs.verb_to_wire("dance") == node_pb2.INPUT_VERB_UNSPECIFIED
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 from pathlib import Path
 from types import SimpleNamespace
@@ -129,3 +130,12 @@ async def test_a_reload_that_stumbles_keeps_the_node_up(caplog: pytest.LogCaptur
         await serve._until_told(host, coming)
 
     assert "configuration not reloaded" in caplog.text
+
+
+def test_a_line_of_the_log_says_which_run(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        logging.getLogger("runtime").info("ended", extra={"run_id": "r1", "state": "complete"})
+
+    line = serve.LineFormatter("%(levelname)s %(name)s %(message)s").format(caplog.records[0])
+
+    assert line == "INFO runtime ended run_id=r1 state=complete"

@@ -34,6 +34,7 @@ from runtime.provider import EventSink, RunContext
 from runtime.redact import Redactor
 from runtime.types import ExecutionSpec
 
+DEAF_GRACE_S = 1.0
 DEADLINE_SLACK_S = 3.0  # the warden ends a process whose node did not, so it waits for the node's own ladder
 
 
@@ -131,7 +132,9 @@ class SessionDriver:
         try:
             part = await self._write_part(asked, process, resumed_id=resumed_id)
             if is_fresh:
-                self._send(asked.ctx, asked.spec, process, part)
+                answer = self._send(asked.ctx, asked.spec, process, part)
+                if answer is not None:
+                    answer.add_done_callback(lambda answer: _end_if_deaf(process, answer))
                 return part
             return part if await self._is_taken(asked, process, part) else None
         except Exception:  # a full disk, a turn too large: nobody will follow it
@@ -224,6 +227,13 @@ def _check_is_there(directory: Path) -> None:
     if not (directory / STDOUT).exists():
         message = "interrupted: the directory of the session's process is gone"
         raise FailureError.of(Failure(code=FailureCode.INTERRUPTED, message=message))
+
+
+def _end_if_deaf(process: WarmProcess, answer: asyncio.Future[None]) -> None:
+    """A process that closed its stdin and lives on would never answer."""
+    is_refused = not answer.cancelled() and isinstance(answer.exception(), InputRefused)
+    if is_refused and process.is_alive:
+        process.link.stop(steps=("term",), grace_s=DEAF_GRACE_S, reason="deaf")
 
 
 def _present(process: WarmProcess) -> int:

@@ -342,6 +342,10 @@ def test_only_end_turn_is_complete(reason: str, expected: FailureCode) -> None:
             FailureCode.PROVIDER_OVERLOADED,
         ),
         ({"code": -32603, "message": "x 500", "data": {"errorName": "APIError"}}, FailureCode.PROVIDER_OVERLOADED),
+        (
+            {"code": -32603, "message": "Internal error: model: nonesuch", "data": {"errorName": "APIError"}},
+            FailureCode.MODEL_UNAVAILABLE,
+        ),
         ({"code": -32603, "message": "API Error: 529 Overloaded"}, FailureCode.PROVIDER_OVERLOADED),
         ({"code": -32000, "message": "no"}, FailureCode.AUTH_REQUIRED),
         ({"code": -32603, "message": "disk on fire"}, FailureCode.PROCESS_FAILED),

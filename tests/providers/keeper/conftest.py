@@ -7,20 +7,31 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 import pytest
 
 from providers.keeper.client import Keeper, SpawnRequest, WardenLink, clear_append_only, end_orphans, open_keeper
 from providers.keeper.process_tree import all_processes, read_process
+from tests.support.wardens import (
+    Changes,
+    ChildrenOf,
+    Command,
+    CommandOf,
+    IsRunning,
+    Marked,
+    Printed,
+    Request,
+    Spawn,
+    Until,
+    WardenOf,
+)
 
 PROGRAMS = Path(__file__).parent / "programs"
 WAIT_S = 15.0
-
-Request = Callable[..., SpawnRequest]
-Spawn = Callable[..., Awaitable[WardenLink]]
 
 
 @pytest.fixture
@@ -57,7 +68,7 @@ def request_for(data_dir: Path) -> Iterator[Request]:
     """Makes the request for a new run directory, its stdin and stdout opened as a node opens them."""
     descriptors: list[int] = []
 
-    def make(*argv: str, name: str = "", env: dict[str, str] | None = None, **changes: Any) -> SpawnRequest:
+    def make(*argv: str, name: str = "", env: dict[str, str] | None = None, **changes: Unpack[Changes]) -> SpawnRequest:
         directory = data_dir / (name or f"run-{os.getpid()}-{time.monotonic_ns()}")
         directory.mkdir(mode=0o700, exist_ok=True)
         (directory / "stdin").touch()
@@ -65,16 +76,16 @@ def request_for(data_dir: Path) -> Iterator[Request]:
         descriptors.append(os.open(directory / "stdin", os.O_RDONLY))
         flags = os.O_APPEND | os.O_CREAT if not stdout.exists() else os.O_APPEND
         descriptors.append(os.open(stdout, os.O_WRONLY | flags, 0o400))
-        values: dict[str, Any] = {
-            "directory": directory,
-            "argv": argv,
-            "cwd": str(data_dir),
-            "env": env or {"PATH": os.environ["PATH"]},
-            "marker": directory.name,
-            "stdin_fd": descriptors[-2],
-            "stdout_fd": descriptors[-1],
-        }
-        return SpawnRequest(**{**values, **changes})
+        request = SpawnRequest(
+            directory=directory,
+            argv=argv,
+            cwd=str(data_dir),
+            env=env or {"PATH": os.environ["PATH"]},
+            marker=directory.name,
+            stdin_fd=descriptors[-2],
+            stdout_fd=descriptors[-1],
+        )
+        return replace(request, **changes)
 
     yield make
     for descriptor in descriptors:
@@ -85,26 +96,32 @@ def request_for(data_dir: Path) -> Iterator[Request]:
 def spawn(keeper: Keeper, request_for: Request) -> Spawn:
     """Spawns a program: ``await spawn("/bin/true")``, or a Python one of ``programs/`` by its name."""
 
-    async def run(program: str, *arguments: str, **changes: Any) -> WardenLink:
-        return await keeper.spawn(request_for(*command(program), *arguments, **changes))
+    async def run(
+        program: str,
+        *arguments: str,
+        name: str = "",
+        env: dict[str, str] | None = None,
+        **changes: Unpack[Changes],
+    ) -> WardenLink:
+        return await keeper.spawn(request_for(*command(program), *arguments, name=name, env=env, **changes))
 
     return run
 
 
-def command(program: str) -> tuple[str, ...]:
+def command(program: str) -> Command:
     if program.endswith(".py"):
         return (sys.executable, "-I", "-S", str(PROGRAMS / program))
     return ("/bin/bash", str(PROGRAMS / program)) if program.endswith(".sh") else (program,)
 
 
 @pytest.fixture
-def program() -> Callable[[str], tuple[str, ...]]:
+def program() -> CommandOf:
     """The command line of one of ``programs/``."""
     return command
 
 
 @pytest.fixture
-def until() -> Callable[[Callable[[], bool]], Awaitable[None]]:
+def until() -> Until:
     """Waits for a condition, and fails when it does not come."""
 
     async def wait(condition: Callable[[], bool]) -> None:
@@ -116,7 +133,7 @@ def until() -> Callable[[Callable[[], bool]], Awaitable[None]]:
 
 
 @pytest.fixture
-def printed(until: Callable[[Callable[[], bool]], Awaitable[None]]) -> Callable[[WardenLink, bytes], Awaitable[bytes]]:
+def printed(until: Until) -> Printed:
     """Waits until a run has printed something, and gives all it has printed."""
 
     async def wait(link: WardenLink, text: bytes) -> bytes:
@@ -127,7 +144,7 @@ def printed(until: Callable[[Callable[[], bool]], Awaitable[None]]) -> Callable[
 
 
 @pytest.fixture
-def is_running() -> Callable[[int], bool]:
+def is_running() -> IsRunning:
     def check(pid: int) -> bool:
         process = read_process(pid)
         return process is not None and process.is_alive
@@ -136,7 +153,7 @@ def is_running() -> Callable[[int], bool]:
 
 
 @pytest.fixture
-def children_of() -> Callable[[int], list[int]]:
+def children_of() -> ChildrenOf:
     """The living children of a process: of a keeper, its wardens and spares."""
 
     def find(parent: int) -> list[int]:
@@ -146,7 +163,7 @@ def children_of() -> Callable[[int], list[int]]:
 
 
 @pytest.fixture
-def warden_of() -> Callable[[WardenLink], int]:
+def warden_of() -> WardenOf:
     """The pid of the warden behind a link: the parent of its child."""
 
     def find(link: WardenLink) -> int:
@@ -159,7 +176,7 @@ def warden_of() -> Callable[[WardenLink], int]:
 
 
 @pytest.fixture
-def marked() -> Callable[[str], list[int]]:
+def marked() -> Marked:
     """The living processes that carry a marker."""
 
     def find(marker: str) -> list[int]:

@@ -13,7 +13,7 @@ from providers.keeper.records import read_exit, read_owner, tree_was_proven_gone
 from providers.keeper.stderr_file import HEAD_BYTES, TAIL_BYTES, StderrFile
 
 
-def test_an_ending_answers_what_is_due_and_when():
+def test_an_ending_answers_what_is_due_and_when() -> None:
     ending = Ending(reason="x", steps=["int", "term"], grace_s=2.0, now=100.0)
 
     answers = [(now, ending.next_step(now)) for now in (100.0, 100.5, 101.0, 101.9, 102.0, 102.001, 102.1)]
@@ -30,11 +30,11 @@ def test_an_ending_answers_what_is_due_and_when():
 
 
 @pytest.mark.parametrize("steps", [[], ["a step of a later version"]])
-def test_an_ending_without_steps_kills_at_once(steps):
+def test_an_ending_without_steps_kills_at_once(steps: list[str]) -> None:
     assert Ending(reason="x", steps=steps, grace_s=2.0, now=5.0).next_step(5.0) == signal.SIGKILL
 
 
-def test_an_ending_in_a_hurry_forgets_its_grace():
+def test_an_ending_in_a_hurry_forgets_its_grace() -> None:
     ending = Ending(reason="x", steps=["term"], grace_s=60.0, now=5.0)
 
     ending.hurry(6.0)
@@ -44,7 +44,7 @@ def test_an_ending_in_a_hurry_forgets_its_grace():
 
 @pytest.mark.parametrize("chunk", [1000, 65536, 200_000])
 @pytest.mark.parametrize("beyond", [-1, 0, 1, 300_000])
-def test_stderr_keeps_its_head_and_its_tail(tmp_path, chunk, beyond):
+def test_stderr_keeps_its_head_and_its_tail(tmp_path: Path, chunk: int, beyond: int) -> None:
     text = bytes(index * 31 % 251 for index in range(HEAD_BYTES + TAIL_BYTES + beyond))
     kept = StderrFile(str(tmp_path / "stderr"))
 
@@ -58,7 +58,7 @@ def test_stderr_keeps_its_head_and_its_tail(tmp_path, chunk, beyond):
     assert kept.total_bytes == len(text)
 
 
-def test_a_full_disk_under_stderr_is_counted_and_raises_nothing():
+def test_a_full_disk_under_stderr_is_counted_and_raises_nothing() -> None:
     kept = StderrFile("/dev/full")
 
     kept.take(b"words")
@@ -67,7 +67,7 @@ def test_a_full_disk_under_stderr_is_counted_and_raises_nothing():
 
 
 @pytest.fixture
-def fake_proc(tmp_path) -> Path:
+def fake_proc(tmp_path: Path) -> Path:
     """1 → 2 → {3 (zombie), 4 (leader gone, threads live) → 5}; 2 has two threads that forked one each; 9 is a stranger."""
     for pid, parent, state, threads, children in (
         (2, 1, "S", 2, {2: "3", 22: "4"}),
@@ -86,7 +86,7 @@ def fake_proc(tmp_path) -> Path:
 
 
 @pytest.mark.parametrize("has_children_files", [True, False])
-def test_descendants_are_the_living_ones_whoever_forked_them(fake_proc, has_children_files):
+def test_descendants_are_the_living_ones_whoever_forked_them(fake_proc: Path, has_children_files: bool) -> None:
     if has_children_files:
         (fake_proc / "thread-self").mkdir()
         (fake_proc / "thread-self/children").touch()
@@ -94,13 +94,13 @@ def test_descendants_are_the_living_ones_whoever_forked_them(fake_proc, has_chil
     assert sorted(descendants(1, str(fake_proc))) == [2, 4, 5]
 
 
-def test_a_name_full_of_brackets_hides_no_field(fake_proc):
+def test_a_name_full_of_brackets_hides_no_field(fake_proc: Path) -> None:
     assert read_process(5, str(fake_proc)) == Process(pid=5, parent=4, start_time=500, state="R", threads=1)
     assert read_process(6, str(fake_proc)) is None
 
 
 @pytest.mark.parametrize("torn", ["", "{", "[]", '{"code": 1}', '{"code": null, "signal": null, "stopped": null}'])
-def test_a_torn_record_is_no_record(tmp_path, torn):
+def test_a_torn_record_is_no_record(tmp_path: Path, torn: str) -> None:
     (tmp_path / "exit").write_text(torn)
     (tmp_path / "owner").write_text(torn)
 

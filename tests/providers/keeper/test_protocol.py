@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from providers.keeper.protocol import FRAME_LIMIT_BYTES, FrameReader, Kind, ProtocolError, SpawnOrder, encode
+from providers.keeper.protocol import FRAME_LIMIT_BYTES, Frame, FrameReader, Kind, ProtocolError, SpawnOrder, encode
 from providers.keeper.spares import give, take
 
-FRAMES = [
+FRAMES: list[Frame] = [
     {"kind": Kind.HELLO, "protocol": 1},
     {"kind": Kind.STOP, "reason": "\udcff ü"},
     {"kind": "of a later version"},
@@ -21,7 +21,7 @@ FRAMES = [
 
 
 @pytest.mark.parametrize("step", [1, 3, 4, 7, 1000])
-def test_frames_are_the_same_however_the_stream_is_cut(step):
+def test_frames_are_the_same_however_the_stream_is_cut(step: int) -> None:
     stream = b"".join(map(encode, FRAMES))
     reader = FrameReader()
 
@@ -31,17 +31,17 @@ def test_frames_are_the_same_however_the_stream_is_cut(step):
 
 
 @pytest.mark.parametrize("body", [b"nonsense", b"[]", b"{}", b'{"kind": 1}', b"\xff"])
-def test_a_body_that_is_no_frame_is_refused(body):
+def test_a_body_that_is_no_frame_is_refused(body: bytes) -> None:
     with pytest.raises(ProtocolError):
         FrameReader().feed(struct.pack(">I", len(body)) + body)
 
 
-def test_a_length_nobody_sends_is_refused_before_it_is_awaited():
+def test_a_length_nobody_sends_is_refused_before_it_is_awaited() -> None:
     with pytest.raises(ProtocolError):
         FrameReader().feed(struct.pack(">I", FRAME_LIMIT_BYTES + 1))
 
 
-def test_an_order_survives_the_journey_and_ignores_what_it_does_not_know():
+def test_an_order_survives_the_journey_and_ignores_what_it_does_not_know() -> None:
     order = SpawnOrder(3, "/run", ("/bin/true", "a b"), "/", {"A": "\udcff"}, "run-1", 1.5, 10, 20, None)
 
     (frame,) = FrameReader().feed(encode({**order.to_frame(), "later": True}))
@@ -49,16 +49,18 @@ def test_an_order_survives_the_journey_and_ignores_what_it_does_not_know():
     assert SpawnOrder.from_frame(frame) == order
 
 
-@pytest.mark.parametrize("frame", [{"kind": "spawn"}, {**SpawnOrder(*[None] * 10).to_frame()}])
-def test_an_order_that_is_not_whole_is_refused(frame):
+@pytest.mark.parametrize(
+    "frame", [{"kind": "spawn"}, {"kind": "spawn", **dict.fromkeys(SpawnOrder._fields), **SpawnOrder._field_defaults}]
+)
+def test_an_order_that_is_not_whole_is_refused(frame: Frame) -> None:
     with pytest.raises(ProtocolError):
         SpawnOrder.from_frame(frame)
 
 
-def test_an_order_that_was_taken_whole_counts_as_given_although_the_spare_hung_up():
+def test_an_order_that_was_taken_whole_counts_as_given_although_the_spare_hung_up() -> None:
     order = SpawnOrder(3, "/run", ("/bin/true",), "/", {}, "run-1", None, 10, 20, None)
     ours, theirs = socket.socketpair()
-    taken: list[object] = []
+    taken: list[tuple[SpawnOrder, list[int]] | None] = []
     spare = threading.Thread(target=lambda: taken.append(take(theirs)))
 
     class Slow(socket.socket):
@@ -74,7 +76,9 @@ def test_an_order_that_was_taken_whole_counts_as_given_although_the_spare_hung_u
         given = give(slow, order.to_frame(), [null.fileno()] * 3)
 
     assert given
-    ((read, descriptors),) = taken
+    (whole,) = taken
+    assert whole is not None
+    read, descriptors = whole
     assert read == order
     for descriptor in descriptors:
         os.close(descriptor)

@@ -9,15 +9,17 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
-from providers.keeper.client import InputRefusal, InputRefused, open_keeper, read_exit
+from providers.keeper.client import InputRefusal, InputRefused, WardenLink, open_keeper, read_exit
 from providers.keeper.stdin_pipe import LIMIT_BYTES, StdinPipe
+from tests.support.wardens import CommandOf, Printed, Spawn, Stop, Until, WardenOf
 
 PROJECT = Path(__file__).parents[3]
 MIB = 1 << 20
-TERM = {"steps": ["term"], "grace_s": 5.0, "reason": "test"}
+TERM: Stop = {"steps": ["term"], "grace_s": 5.0, "reason": "test"}
 
 
 def told(message: bytes) -> bytes:
@@ -26,17 +28,21 @@ def told(message: bytes) -> bytes:
     return b"%d %s\n" % (len(line), hashlib.sha256(line).hexdigest().encode())
 
 
+class Warm(Protocol):
+    async def __call__(self, program: str, *arguments: str) -> WardenLink: ...
+
+
 @pytest.fixture
-def warm(spawn):
+def warm(spawn: Spawn) -> Warm:
     """Spawns a program with the warden's pipe for stdin."""
 
-    async def run(program, *arguments, **changes):
-        return await spawn(program, *arguments, stdin_fd=None, stdin_pipe=True, **changes)
+    async def run(program: str, *arguments: str) -> WardenLink:
+        return await spawn(program, *arguments, stdin_fd=None, stdin_pipe=True)
 
     return run
 
 
-async def test_a_large_message_arrives_whole_at_a_slow_reader(warm, printed):
+async def test_a_large_message_arrives_whole_at_a_slow_reader(warm: Warm, printed: Printed) -> None:
     link = await warm("reads_slowly.py", "0.3")
     message = os.urandom(8 * MIB).replace(b"\n", b"-") + b"\n"
 
@@ -50,7 +56,7 @@ async def test_a_large_message_arrives_whole_at_a_slow_reader(warm, printed):
     assert link.exit is not None and link.exit.code == 0
 
 
-async def test_messages_keep_their_order_and_end_of_input_follows_them(warm):
+async def test_messages_keep_their_order_and_end_of_input_follows_them(warm: Warm) -> None:
     link = await warm("reads_slowly.py", "0.2")
     messages = [b"%d " % number * (40_000 * (number % 3) + 1) + b"\n" for number in range(20)]
 
@@ -62,7 +68,7 @@ async def test_messages_keep_their_order_and_end_of_input_follows_them(warm):
     assert (link.directory / "stdout").read_bytes() == b"ready\n" + b"".join(map(told, messages)) + b"left 0\n"
 
 
-async def test_nothing_more_is_taken_after_the_end_of_input(warm):
+async def test_nothing_more_is_taken_after_the_end_of_input(warm: Warm) -> None:
     link = await warm("reads_slowly.py")
     link.close_input()
 
@@ -73,7 +79,7 @@ async def test_nothing_more_is_taken_after_the_end_of_input(warm):
     assert await link.wait_gone(10)
 
 
-async def test_one_key_is_written_once(warm, until):
+async def test_one_key_is_written_once(warm: Warm, until: Until) -> None:
     link = await warm("reads_slowly.py")
 
     await link.send_input(b"hello\n", key="turn-1")
@@ -86,7 +92,7 @@ async def test_one_key_is_written_once(warm, until):
     assert (link.directory / "stdout").read_bytes() == expected
 
 
-async def test_more_than_the_limit_is_refused_and_what_was_taken_is_still_written(warm, printed):
+async def test_more_than_the_limit_is_refused_and_what_was_taken_is_still_written(warm: Warm, printed: Printed) -> None:
     link = await warm("/bin/sleep", "300")
     first = link.send_input(b"a" * (10 * MIB))
 
@@ -102,7 +108,7 @@ async def test_more_than_the_limit_is_refused_and_what_was_taken_is_still_writte
     assert await link.wait_gone(10)
 
 
-async def test_a_child_that_ends_in_mid_message_is_told_with_what_it_read(warm):
+async def test_a_child_that_ends_in_mid_message_is_told_with_what_it_read(warm: Warm) -> None:
     link = await warm("/bin/bash", "-c", "head -c 100000 > /dev/null")
 
     with pytest.raises(InputRefused) as unfinished:
@@ -112,7 +118,9 @@ async def test_a_child_that_ends_in_mid_message_is_told_with_what_it_read(warm):
     assert unfinished.value.written is not None and 100_000 <= unfinished.value.written <= 200_000
 
 
-async def test_what_was_in_the_pipe_and_never_read_is_told_with_the_exit(warm, until, printed):
+async def test_what_was_in_the_pipe_and_never_read_is_told_with_the_exit(
+    warm: Warm, until: Until, printed: Printed
+) -> None:
     link = await warm("/bin/bash", "-c", "read line; echo got; exec sleep 300")
     await link.send_input(b"first\n", key="first")
     await printed(link, b"got")
@@ -127,7 +135,7 @@ async def test_what_was_in_the_pipe_and_never_read_is_told_with_the_exit(warm, u
     assert record is not None and record.unread == link.exit.unread
 
 
-async def test_a_child_that_is_gone_is_told_with_nothing_written(warm, until):
+async def test_a_child_that_is_gone_is_told_with_nothing_written(warm: Warm, until: Until) -> None:
     link = await warm("/bin/true")
     await until(lambda: link.exit is not None)
 
@@ -137,7 +145,7 @@ async def test_a_child_that_is_gone_is_told_with_nothing_written(warm, until):
     assert (refused.value.refusal, refused.value.written) == (InputRefusal.GONE, 0)
 
 
-async def test_a_child_that_closed_its_stdin_is_told_by_the_pipe(warm, printed):
+async def test_a_child_that_closed_its_stdin_is_told_by_the_pipe(warm: Warm, printed: Printed) -> None:
     link = await warm("/bin/bash", "-c", "exec <&-; echo closed; exec sleep 300")
     await printed(link, b"closed")
 
@@ -149,7 +157,7 @@ async def test_a_child_that_closed_its_stdin_is_told_by_the_pipe(warm, printed):
     assert await link.wait_gone(10)
 
 
-async def test_a_killed_warden_leaves_no_waiter(warm, printed, warden_of):
+async def test_a_killed_warden_leaves_no_waiter(warm: Warm, printed: Printed, warden_of: WardenOf) -> None:
     link = await warm("/bin/sleep", "300")
     answer = link.send_input(b"x" * MIB)
 
@@ -162,8 +170,8 @@ async def test_a_killed_warden_leaves_no_waiter(warm, printed, warden_of):
 
 @pytest.mark.parametrize(("part", "arrives"), [("whole", True), ("part", False)])
 async def test_a_message_is_written_whole_or_not_at_all_when_the_node_is_killed(
-    data_dir, program, until, part, arrives
-):
+    data_dir: Path, program: CommandOf, until: Until, part: str, arrives: bool
+) -> None:
     size = 4 * MIB
     argv = [str(data_dir), "warm", str(size), part, *program("reads_slowly.py"), "0.5"]
     node = Path(__file__).parent / "programs" / "sends_and_dies.py"
@@ -184,7 +192,7 @@ async def test_a_message_is_written_whole_or_not_at_all_when_the_node_is_killed(
     assert (data_dir / "warm" / "stdout").read_bytes() == expected
 
 
-async def test_a_message_the_next_node_repeats_is_not_written_again(data_dir, program):
+async def test_a_message_the_next_node_repeats_is_not_written_again(data_dir: Path, program: CommandOf) -> None:
     argv = [str(data_dir), "warm", "100000", "whole", *program("reads_slowly.py"), "0.2"]
     node = Path(__file__).parent / "programs" / "sends_and_dies.py"
     await asyncio.to_thread(
@@ -201,14 +209,14 @@ async def test_a_message_the_next_node_repeats_is_not_written_again(data_dir, pr
     assert (data_dir / "warm" / "stdout").read_bytes() == b"ready\n" + told(b"x" * 100_000) + b"left 0\n"
 
 
-async def test_a_deadline_can_be_set_and_taken_back(warm, until):
+async def test_a_deadline_can_be_set_and_taken_back(warm: Warm, until: Until) -> None:
     from runtime.clock import boot_time_s
 
     link = await warm("/bin/sleep", "300")
     link.set_deadline(boot_time_s() + 0.3)
     link.set_deadline(None)
     await asyncio.sleep(0.6)
-    assert link.exit is None
+    assert (link.exit, link.gone) == (None, False)
 
     link.set_deadline(boot_time_s() + 0.1)
 

@@ -6,17 +6,21 @@ import asyncio
 import os
 import random
 import time
+from pathlib import Path
 
 import pytest
 
 from providers.keeper.client import ExitRecord
 from providers.keeper.kernel import boot_now
+from tests.support.wardens import IsRunning, Marked, Printed, Spawn, StopManner, Until
 
-TERM = {"steps": ["term"], "reason": "cancelled"}
+TERM: StopManner = {"steps": ["term"], "reason": "cancelled"}
 
 
 @pytest.mark.req("RT-21")
-async def test_a_tree_that_ignores_polite_signals_is_killed_after_the_grace(spawn, printed, marked):
+async def test_a_tree_that_ignores_polite_signals_is_killed_after_the_grace(
+    spawn: Spawn, printed: Printed, marked: Marked
+) -> None:
     link = await spawn("ignores_signals.py")
     await printed(link, b"worker ready")
     await printed(link, b"parent ready")
@@ -31,7 +35,7 @@ async def test_a_tree_that_ignores_polite_signals_is_killed_after_the_grace(spaw
 
 
 @pytest.mark.req("RT-21")
-async def test_a_launcher_that_forwards_nothing_hides_nobody(spawn, printed, marked):
+async def test_a_launcher_that_forwards_nothing_hides_nobody(spawn: Spawn, printed: Printed, marked: Marked) -> None:
     link = await spawn("shim.sh")
     await printed(link, b"ready")
 
@@ -44,7 +48,9 @@ async def test_a_launcher_that_forwards_nothing_hides_nobody(spawn, printed, mar
 
 @pytest.mark.req("RT-21")
 @pytest.mark.parametrize("stops", [1, 3])
-async def test_the_whole_grace_is_given_once_and_more_stops_change_nothing(stops, spawn, printed):
+async def test_the_whole_grace_is_given_once_and_more_stops_change_nothing(
+    stops: int, spawn: Spawn, printed: Printed
+) -> None:
     link = await spawn("needs_time.py", "0.6")
     await printed(link, b"ready")
 
@@ -58,7 +64,7 @@ async def test_the_whole_grace_is_given_once_and_more_stops_change_nothing(stops
 
 
 @pytest.mark.req("RT-21")
-async def test_repeated_stops_do_not_restart_the_grace(spawn, printed):
+async def test_repeated_stops_do_not_restart_the_grace(spawn: Spawn, printed: Printed) -> None:
     link = await spawn("ignores_signals.py")
     await printed(link, b"parent ready")
     started = time.monotonic()
@@ -70,7 +76,7 @@ async def test_repeated_stops_do_not_restart_the_grace(spawn, printed):
     assert 0.5 <= time.monotonic() - started < 1.5
 
 
-async def test_the_steps_share_one_grace(spawn, printed):
+async def test_the_steps_share_one_grace(spawn: Spawn, printed: Printed) -> None:
     script = "trap 'echo int' INT; trap 'echo term; exit 4' TERM; echo ready; while :; do sleep 0.01; done"
     link = await spawn("/bin/bash", "-c", script)
     await printed(link, b"ready")
@@ -82,7 +88,7 @@ async def test_the_steps_share_one_grace(spawn, printed):
     assert link.exit is not None and (link.exit.code, link.exit.killed) == (4, False)
 
 
-async def test_an_unknown_step_is_refused_before_anything_is_sent(spawn):
+async def test_an_unknown_step_is_refused_before_anything_is_sent(spawn: Spawn) -> None:
     link = await spawn("/bin/sleep", "300")
 
     with pytest.raises(ValueError, match="kill"):
@@ -94,7 +100,7 @@ async def test_an_unknown_step_is_refused_before_anything_is_sent(spawn):
 
 @pytest.mark.req("RT-21")
 @pytest.mark.parametrize("manners", ["polite", "stubborn"])
-async def test_what_outlives_a_natural_end_is_ended_too(manners, spawn, is_running):
+async def test_what_outlives_a_natural_end_is_ended_too(manners: str, spawn: Spawn, is_running: IsRunning) -> None:
     link = await spawn("daemonises.py", manners)
 
     assert await link.wait_gone(10)
@@ -103,7 +109,7 @@ async def test_what_outlives_a_natural_end_is_ended_too(manners, spawn, is_runni
     assert link.exit == ExitRecord(code=0, signal=None, stopped=None, killed=False, stderr_bytes=0)
 
 
-async def test_the_exit_is_told_before_the_survivors_are_gone(spawn, until):
+async def test_the_exit_is_told_before_the_survivors_are_gone(spawn: Spawn, until: Until) -> None:
     link = await spawn("daemonises.py", "stubborn")
 
     await until(lambda: link.exit is not None)
@@ -113,7 +119,7 @@ async def test_the_exit_is_told_before_the_survivors_are_gone(spawn, until):
 
 
 @pytest.mark.req("RT-24")
-async def test_the_warden_keeps_the_deadline(spawn, printed):
+async def test_the_warden_keeps_the_deadline(spawn: Spawn, printed: Printed) -> None:
     link = await spawn("/bin/bash", "-c", "echo ready; exec sleep 300", deadline_boot_s=boot_now() + 0.3)
 
     assert await link.wait_gone(10)
@@ -122,7 +128,7 @@ async def test_the_warden_keeps_the_deadline(spawn, printed):
 
 
 @pytest.mark.req("RT-24")
-async def test_a_deadline_that_has_passed_ends_the_run_at_once(spawn):
+async def test_a_deadline_that_has_passed_ends_the_run_at_once(spawn: Spawn) -> None:
     link = await spawn("/bin/sleep", "300", deadline_boot_s=0.0)
 
     assert await link.wait_gone(10)
@@ -130,7 +136,7 @@ async def test_a_deadline_that_has_passed_ends_the_run_at_once(spawn):
 
 
 @pytest.mark.req("RT-20", "RT-21")
-async def test_a_stop_in_the_instant_of_the_end_is_one_of_two_outcomes(data_dir, spawn):
+async def test_a_stop_in_the_instant_of_the_end_is_one_of_two_outcomes(data_dir: Path, spawn: Spawn) -> None:
     chance = random.Random(13)
 
     async def race() -> ExitRecord | None:
@@ -149,7 +155,7 @@ async def test_a_stop_in_the_instant_of_the_end_is_one_of_two_outcomes(data_dir,
 
 
 @pytest.mark.req("RT-21")
-async def test_a_tree_that_forks_without_end_is_ended(spawn, printed, marked):
+async def test_a_tree_that_forks_without_end_is_ended(spawn: Spawn, printed: Printed, marked: Marked) -> None:
     # each generation leaves two more and ends: no list of processes is ever right for long
     script = "trap '' TERM; f() { sleep 0.02; f & f & }; echo ready; f; sleep 300"
     bound = "ulimit -u 4000; "
@@ -162,7 +168,7 @@ async def test_a_tree_that_forks_without_end_is_ended(spawn, printed, marked):
     assert marked(link.directory.name) == []
 
 
-async def test_no_process_outside_of_the_tree_is_signalled(spawn, printed):
+async def test_no_process_outside_of_the_tree_is_signalled(spawn: Spawn, printed: Printed) -> None:
     bystander = await asyncio.create_subprocess_exec("/bin/sleep", "300", env={"IOP_RUN": "another"})
     link = await spawn("ignores_signals.py")
     await printed(link, b"parent ready")

@@ -16,13 +16,14 @@ from pathlib import Path
 import pytest
 
 from providers.keeper.client import ExitRecord, clear_append_only
+from tests.support.wardens import Changes, Printed, Spawn, Until, WardenOf
 
 PROJECT = Path(__file__).parents[3]
 NOBODY = 65534
 REOPENS = "echo one; echo lost > /dev/stdout; echo two; echo x > /dev/stderr; echo y >&2; echo three"
 
 
-async def test_stderr_is_kept_whole_while_it_is_small(spawn):
+async def test_stderr_is_kept_whole_while_it_is_small(spawn: Spawn) -> None:
     link = await spawn("/bin/bash", "-c", "echo first >&2; echo second >&2")
 
     assert await link.wait_gone(10)
@@ -31,7 +32,7 @@ async def test_stderr_is_kept_whole_while_it_is_small(spawn):
 
 
 @pytest.mark.req("CAT-33")
-async def test_a_flood_on_stderr_blocks_nothing_and_is_bounded(spawn):
+async def test_a_flood_on_stderr_blocks_nothing_and_is_bounded(spawn: Spawn) -> None:
     link = await spawn("floods.py", "stderr", "2")
 
     assert await link.wait_gone(20)
@@ -44,7 +45,7 @@ async def test_a_flood_on_stderr_blocks_nothing_and_is_bounded(spawn):
     assert kept.startswith(b"line 00000000 of a flood")
 
 
-async def test_the_tail_of_a_flood_is_on_disk_while_the_child_lives(spawn, until):
+async def test_the_tail_of_a_flood_is_on_disk_while_the_child_lives(spawn: Spawn, until: Until) -> None:
     link = await spawn("/bin/bash", "-c", "head -c 300000 /dev/zero >&2; echo the last words >&2; exec sleep 300")
 
     await until(lambda: (link.directory / "stderr").exists())
@@ -55,7 +56,7 @@ async def test_the_tail_of_a_flood_is_on_disk_while_the_child_lives(spawn, until
 
 
 @pytest.mark.req("CAT-27")
-async def test_too_much_output_freezes_and_ends_the_run(spawn):
+async def test_too_much_output_freezes_and_ends_the_run(spawn: Spawn) -> None:
     told: list[tuple[str | None, bool]] = []
     link = await spawn("/bin/bash", "-c", "yes 'a line of a flood'", output_bytes=1 << 20)
     link.on_change(lambda: told.append((link.limit, link.gone)))
@@ -66,8 +67,8 @@ async def test_too_much_output_freezes_and_ends_the_run(spawn):
     assert link.exit == ExitRecord(code=None, signal=9, stopped="output_limit", killed=True, stderr_bytes=0)
 
 
-async def test_a_full_disk_ends_only_the_run_that_prints(spawn, printed):
-    full = {"disk_watermark_bytes": 1 << 60}
+async def test_a_full_disk_ends_only_the_run_that_prints(spawn: Spawn, printed: Printed) -> None:
+    full: Changes = {"disk_watermark_bytes": 1 << 60}
     silent = await spawn("/bin/sleep", "300", **full)
     loud = await spawn("/bin/bash", "-c", "while :; do echo x; sleep 0.01; done", **full)
 
@@ -79,7 +80,7 @@ async def test_a_full_disk_ends_only_the_run_that_prints(spawn, printed):
     assert await silent.wait_gone(10)
 
 
-async def test_reopening_the_streams_cuts_nothing(spawn, tmp_path):
+async def test_reopening_the_streams_cuts_nothing(spawn: Spawn, tmp_path: Path) -> None:
     link = await spawn("/bin/bash", "-c", REOPENS)
 
     assert await link.wait_gone(10)
@@ -92,7 +93,9 @@ async def test_reopening_the_streams_cuts_nothing(spawn, tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to set the attribute")
-async def test_the_attribute_of_a_killed_warden_can_be_cleared(spawn, printed, warden_of, until):
+async def test_the_attribute_of_a_killed_warden_can_be_cleared(
+    spawn: Spawn, printed: Printed, warden_of: WardenOf, until: Until
+) -> None:
     link = await spawn("/bin/bash", "-c", "echo ready; exec sleep 300")
     await printed(link, b"ready")
     os.kill(warden_of(link), 9)
@@ -114,7 +117,7 @@ def users_directory() -> Iterator[Path]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the other tests are of a normal user then")
-async def test_reopening_the_streams_cuts_nothing_for_a_normal_user(users_directory):
+async def test_reopening_the_streams_cuts_nothing_for_a_normal_user(users_directory: Path) -> None:
     python = _python_of_a_normal_user()
 
     shown = await asyncio.to_thread(_run_as_nobody, python, users_directory, "/bin/bash", "-c", REOPENS)

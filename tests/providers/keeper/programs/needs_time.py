@@ -5,7 +5,7 @@ import signal
 import sys
 import time
 
-seen = []
+seen: list[float] = []
 signal.signal(signal.SIGTERM, lambda *_: seen.append(time.monotonic()))
 os.write(1, b"ready\n")
 while not seen or time.monotonic() < seen[0] + float(sys.argv[1]):

@@ -4,13 +4,16 @@ Usage: reads_slowly.py [PAUSE_S]. With a pause it sleeps that long before the fi
 """
 
 import hashlib
+import io
 import sys
 import time
 
 print("ready", flush=True)
 time.sleep(float(sys.argv[1]) if len(sys.argv) > 1 else 0)
 digest, size = hashlib.sha256(), 0
-while data := sys.stdin.buffer.read1(10_000):
+stdin = sys.stdin.buffer
+assert isinstance(stdin, io.BufferedReader)
+while data := stdin.read1(10_000):
     *ended, rest = data.split(b"\n")
     for piece in ended:
         digest.update(piece)

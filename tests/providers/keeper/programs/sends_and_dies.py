@@ -34,6 +34,7 @@ async def main() -> None:
             )
         )
         message = b"x" * int(size) + b"\n"
+        assert link._sock is not None and link._writer is not None
         if part == "part":
             assert len(message) > PIECE_BYTES
             piece = {"kind": "input", "key": "one", "offset": 0, "data": "eHh4", "last": False}
