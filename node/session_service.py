@@ -50,5 +50,5 @@ class SessionService:
         async with aclosing(transcript(self._runs, request.session_id)) as utterances:
             async for utterance in utterances:
                 for begin in range(0, max(1, len(utterance.text)), ENTRY_CHARS):
-                piece = replace(utterance, text=utterance.text[begin : begin + ENTRY_CHARS])
-                await context.write(bridge_views.utterance_to_wire(piece))
+                    piece = replace(utterance, text=utterance.text[begin : begin + ENTRY_CHARS])
+                    await context.write(bridge_views.utterance_to_wire(piece))
