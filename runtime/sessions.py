@@ -113,8 +113,14 @@ class Sessions:
         await self._index.run(statement(query, now_ns, session.principal, session.session_id))
 
     def admit(self, session: Session) -> None:
-        """The session is stored: from now on others see it."""
-        self._sessions[session.principal, session.session_id] = session
+        """The session is stored: from now on others see it.
+
+        What the run before learned since the claim is kept: it may end between the two.
+        """
+        key = (session.principal, session.session_id)
+        if (current := self._sessions.get(key)) is not None and current.key == session.key:
+            session = replace(session, has_history=current.has_history, _native_id=current._native_id)
+        self._sessions[key] = session
 
     def reclaim(self, principal: str, session_id: str, run: str) -> Session | None:
         """Take the session again for a run that a restart found unended."""

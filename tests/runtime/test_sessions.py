@@ -243,3 +243,16 @@ async def test_a_terminated_session_is_forgotten_after_its_time(index: Index) ->
     ]
     with pytest.raises(SessionNotFound):
         sessions.get("local", "s1")
+
+
+@pytest.mark.req("RT-36")
+async def test_what_the_run_before_learned_after_the_claim_is_kept(index: Index) -> None:
+    sessions, session = await existing(index)
+    claimed = claim(sessions, run="run-1")
+    await sessions.remember(session, "native-1")
+    await sessions.note_history(session)
+
+    await accept(index, sessions, claimed)
+
+    assert sessions.native_id(claimed) == "native-1"
+    assert sessions.has_history(claimed)

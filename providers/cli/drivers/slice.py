@@ -44,6 +44,7 @@ log = logging.getLogger(__name__)
 IN_BAND = "interrupt"
 COPIED_BYTES = 1 << 20  # of what is bounded anyway
 LEFTOVERS_S = 3.0
+LOOKS = 2  # a tool whose parent ends at the moment of a look is found by the next
 TOOLS_GONE_S = 0.5  # an agent that ends its tools at an interrupt has done so by the time it confirms it
 
 
@@ -146,10 +147,13 @@ class Turn(Followed):
     async def _has_no_tool_left(self) -> bool:
         assert self.link is not None and self.link.owner is not None
         ends_at = time.monotonic() + min(TOOLS_GONE_S, self.ctx.cancel_grace_s)
-        while left := await asyncio.to_thread(started_since, self.link.owner.pid, self.part.began_boot_s):
-            if time.monotonic() >= ends_at:
+        looks = 0
+        while looks < LOOKS:
+            left = await asyncio.to_thread(started_since, self.link.owner.pid, self.part.began_boot_s)
+            if left and time.monotonic() >= ends_at:
                 return False
-            await asyncio.sleep(0.02 * min(len(left), 5))
+            looks = 0 if left else looks + 1
+            await asyncio.sleep(0.02 * max(1, min(len(left), 5)))
         return True
 
     async def _end_process(self, reason: str) -> None:
