@@ -17,16 +17,26 @@ from tests.real_cli.agents import (
     provider_of,
 )
 from tests.real_cli.install import commands
-from tests.support.mockllm.homes import claude_home, copilot_home, gemini_home, opencode_home, qwen_home
+from tests.support.mockllm.homes import (
+    claude_home,
+    codex_home,
+    copilot_home,
+    gemini_home,
+    opencode_home,
+    qwen_home,
+)
 
 PATIENCE_S = 6.0
 """How long a question waits for an answer."""
 
+ASKING_CELLS = ("permission allowed", "permission denied", "permission timed out", "node killed while asked")
+"""The cells in which the CLI asks."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionAgent:
-    """One row. The shell is allowed by rule; what is asked for is the file at ``asks_for``, which is made outside of the
-    workspace where the CLI asks for no other.
+    """One row. The shell is allowed by rule; what is asked for is a file, which is made outside of the workspace where the
+    CLI asks for no other (``asks_outside``). ``steers``: it hears what is said to a turn under way.
     """
 
     package: str
@@ -37,6 +47,7 @@ class SessionAgent:
     hanging_command: str = "sleep%20300"
     unknown_model: str = OPENAI_UNKNOWN
     asks_outside: bool = False
+    steers: bool = False
     endings: Mapping[str, str] = field(default_factory=dict)
     silent_cells: frozenset[str] = frozenset()
     cannot: Mapping[str, Cannot] = field(default_factory=dict)
@@ -44,6 +55,7 @@ class SessionAgent:
 
 _SILENT: dict[str, Any] = {"silent_cells": frozenset({"500"}), "endings": {"500": "silence_timeout"}}
 _EMPTIES = Cannot(reason="it empties a session when it loads it", transcript="acp/gemini-loaded-empty")
+_NEVER_ASKS = Cannot(reason="what its sandbox forbids is refused unasked", transcript="codex_app_server/forbidden")
 
 SESSIONS: Mapping[str, SessionAgent] = {
     "claude-acp": SessionAgent(
@@ -52,6 +64,22 @@ SESSIONS: Mapping[str, SessionAgent] = {
         home=claude_home,
         sessions=[".claude/projects/*/*.jsonl"],
         unknown_model=ANTHROPIC_UNKNOWN,
+    ),
+    "claude-session": SessionAgent(
+        package="claude",
+        profile="claude-session",
+        home=claude_home,
+        sessions=[".claude/projects/*/*.jsonl"],
+        unknown_model=ANTHROPIC_UNKNOWN,
+        asks_outside=True,
+    ),
+    "codex-session": SessionAgent(
+        package="codex",
+        profile="codex-session",
+        home=codex_home,
+        sessions=[".codex/sessions/**/*.jsonl"],
+        steers=True,
+        cannot=dict.fromkeys(ASKING_CELLS, _NEVER_ASKS),
     ),
     "copilot-acp": SessionAgent(
         package="copilot", profile="copilot-acp", home=copilot_home, sessions=[".copilot/session-state/*"]

@@ -142,3 +142,12 @@ class Talking:
 
 def has_delta(turn: Turn) -> bool:
     return any(event.type is EventType.DELTA for event in turn.events)
+
+
+async def refusal_of(talking: Talking, turn: Turn, verb: str) -> str:
+    """The code with which *verb* is refused."""
+    try:
+        receipt = await talking.client.send_input(turn.run_id, verb, "go on")
+    except NodeError as error:
+        return "" if error.failure is None else error.failure.code
+    raise AssertionError(f"{verb} was not refused: {receipt}")

@@ -9,14 +9,16 @@ from typing import Any
 
 import pytest
 
-from node.client import NodeClient, NodeError
+from node.client import NodeClient
 from runtime.events import EventType, ToolCall, ToolResult
 from tests.real_cli.agents import SILENCE_S
-from tests.real_cli.talking import Talking, has_delta
+from tests.real_cli.talking import Talking, has_delta, refusal_of
 from tests.support.nodes import Node, wait_until
 from tests.support.runs import ending, text
 
 PLAIN, SLOW = "[[mock:plain]] hello", "[[mock:slow]] hello"
+BRIEF = "[[mock words=12 chunks=8 delay=0.5]] hello"
+"""Slow enough to speak into, and soon at its end."""
 
 
 @pytest.mark.cell("plain")
@@ -141,16 +143,47 @@ async def test_an_interrupt_is_confirmed_and_the_session_goes_on(talking: Talkin
 
 
 @pytest.mark.cell("undeclared verb")
-async def test_a_verb_that_the_profile_does_not_declare_is_refused(talking: Talking) -> None:
+async def test_a_refused_verb_leaves_the_turn_alone(talking: Talking) -> None:
+    verb = "queue" if talking.agent.steers else "steer"
+    turn = talking.begin(BRIEF)
+    await turn.has(lambda: has_delta(turn))
+
+    refusal = await refusal_of(talking, turn, verb)
+    events = await turn.end()
+
+    assert refusal == "unsupported"
+    assert ending(events[-1]) == ("complete", talking.answer(BRIEF))
+
+
+@pytest.mark.cell("steer")
+async def test_what_is_said_to_a_turn_under_way_is_seen_or_refused(talking: Talking) -> None:
+    turn = talking.begin(BRIEF)
+    await turn.has(lambda: has_delta(turn))
+
+    if not talking.agent.steers:
+        assert await refusal_of(talking, turn, "steer") == "unsupported"
+        await turn.end()
+        return
+    receipt = await talking.client.send_input(turn.run_id, "steer", "[[mock reply=steered]] more")
+    events = await turn.end()
+    after = await talking.say(PLAIN)
+
+    assert receipt.outcome == "confirmed"
+    assert ending(events[-1]) == ("complete", "steered"), "the model saw it, in this turn"
+    assert after[-1].type is EventType.COMPLETE
+    assert await talking.pid(after) == await talking.pid(events)
+
+
+@pytest.mark.cell("queue")
+async def test_queueing_is_refused(talking: Talking) -> None:
     turn = talking.begin(SLOW)
     await turn.has(lambda: has_delta(turn))
 
-    with pytest.raises(NodeError) as refused:
-        await talking.client.send_input(turn.run_id, "steer", "go on")
+    refusal = await refusal_of(talking, turn, "queue")
     await talking.client.cancel(turn.run_id)
     await turn.end()
 
-    assert refused.value.failure is not None and refused.value.failure.code == "unsupported"
+    assert refusal == "unsupported"
 
 
 @pytest.mark.cell("cancel in answer")
