@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
@@ -20,6 +21,7 @@ from pydantic_core import ErrorDetails
 
 from providers.catalog.factory import ProfileSettings
 from providers.cli.environment import SecretSource, is_secret_name
+from providers.cli.mcp import McpServer
 from runtime.config import KeepRaw, RuntimeConfig
 from runtime.types import PermissionRules
 
@@ -29,6 +31,7 @@ _DEFAULTS = RuntimeConfig(data_dir=Path())  # a default is written once, where t
 _NODE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 Seconds = Annotated[float, Field(gt=0, le=366 * 86_400)]
+ServerName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 Count = Annotated[int, Field(gt=0, le=1_000_000, strict=True)]
 Bytes = Annotated[int, Field(gt=0, le=1 << 50, strict=True)]
 
@@ -76,6 +79,30 @@ class _Profile(_Strict):
         return self
 
 
+class _McpServer(_Strict):
+    """Exactly one of a command and an address; an address has headers, all of them secret, in place of variables."""
+
+    command: (
+        Annotated[tuple[Annotated[str, StringConstraints(min_length=1, strict=True)], ...], Field(min_length=1)] | None
+    ) = None
+    url: str = ""
+    env: dict[str, str] = {}
+    secrets: dict[str, _Secret] = {}
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> _McpServer:
+        if (self.command is None) != bool(self.url):
+            raise ValueError("give exactly one of command and url")
+        if self.url and self.env:
+            raise ValueError("an url has no env; its headers are named under secrets")
+        if self.url:
+            _check_url(self.url)
+        for name in self.env:
+            if is_secret_name(name):
+                raise ValueError(f"env.{name} looks like a secret; name its source under secrets instead")
+        return self
+
+
 class _Limits(_Strict):
     keep_runs_count: Count = _DEFAULTS.keep_runs_count
     keep_runs_bytes: Bytes = _DEFAULTS.keep_runs_bytes
@@ -113,6 +140,7 @@ class _File(_Strict):
     limits: _Limits = _Limits()
     times: _Times = _Times()
     profiles: dict[str, _Profile] = {}
+    mcp_servers: dict[ServerName, _McpServer] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +155,7 @@ class NodeConfig:
     drain_s: float = 0.0
     """How long a node that was told to stop lets running runs end before it leaves them to the next process."""
     profiles: Mapping[str, ProfileSettings] = field(default_factory=dict)
+    mcp_servers: Mapping[str, McpServer] = field(default_factory=dict)
 
 
 def load_config(path: Path | None = None, *, listen: str = "", data_dir: str = "") -> NodeConfig:
@@ -148,6 +177,7 @@ def load_config(path: Path | None = None, *, listen: str = "", data_dir: str = "
         reflection=file.reflection,
         drain_s=file.times.drain_s,
         profiles={key: _settings(profile) for key, profile in file.profiles.items()},
+        mcp_servers={name: _server(name, server) for name, server in file.mcp_servers.items()},
     )
 
 
@@ -216,12 +246,36 @@ def _check_listen(address: str, *, insecure: bool) -> None:
 def _settings(profile: _Profile) -> ProfileSettings:
     return ProfileSettings(
         env=dict(profile.env),
-        secrets={name: SecretSource(env=s.env, file=s.file) for name, s in profile.secrets.items()},
+        secrets=_sources(profile.secrets),
         default_workspace=profile.default_workspace,
         silence_timeout_s=profile.silence_timeout_s,
         max_concurrency=profile.max_concurrency,
         permissions=PermissionRules(**profile.permissions.model_dump()),
     )
+
+
+def _server(name: str, server: _McpServer) -> McpServer:
+    return McpServer(
+        name=name,
+        command=server.command or (),
+        env=dict(server.env),
+        url=server.url,
+        secrets=_sources(server.secrets),
+    )
+
+
+def _sources(secrets: Mapping[str, _Secret]) -> dict[str, SecretSource]:
+    return {name: SecretSource(env=secret.env, file=secret.file) for name, secret in secrets.items()}
+
+
+def _check_url(url: str) -> None:
+    """An address carries secrets, so it is encrypted or stays on this machine, and holds none itself."""
+    parts = urlsplit(url)
+    is_near = parts.scheme == "http" and is_loopback(f"{parts.hostname or ''}:0")
+    if not parts.hostname or not (parts.scheme == "https" or is_near):
+        raise ValueError("url must begin with https://, or with http:// and a loopback address")
+    if "@" in parts.netloc:
+        raise ValueError("url holds a login; name its source under secrets as a header instead")
 
 
 def _beside(path: Path | None, catalog: str) -> Path | None:

@@ -100,7 +100,7 @@ async def open_host(
         registry = Registry()
         stack.push_async_callback(registry.close)
         prober = Prober(keeper, config.runtime.data_dir / "probes")
-        selection = await asyncio.to_thread(load_selection, config.catalog, config.profiles)
+        selection = await asyncio.to_thread(load_selection, config.catalog, config.profiles, config.mcp_servers)
         agents = Agents(selection, machinery, prober)
         await registry.replace([*(("cli", provider) for provider in agents.build(selection)), *(extra or [])])
         runs = await stack.enter_async_context(open_runs(config.runtime, storage, index, registry))

@@ -68,7 +68,7 @@ class Reloader:
                 raise InvalidRequest(
                     f"{name} cannot change from {now} to {after[name]} while the node runs; restart it", field=name
                 )
-        selection = await asyncio.to_thread(load_selection, config.catalog, config.profiles)
+        selection = await asyncio.to_thread(load_selection, config.catalog, config.profiles, config.mcp_servers)
         providers = self._agents.build(selection)
         snapshot = await self._registry.replace([*(("cli", provider) for provider in providers), *self._extra])
         self._agents.adopt(selection)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from runtime.budget import TurnCount
 from runtime.events import (
     RECOVERED,
     TERMINAL,
@@ -39,6 +40,7 @@ _STOP_FAILURES = {
     StopReason.SILENCE: (FailureCode.SILENCE_TIMEOUT, "the agent gave no output for too long"),
     StopReason.OUTPUT_LIMIT: (FailureCode.OUTPUT_LIMIT, "the agent printed more than the output limit"),
     StopReason.STORAGE_FULL: (FailureCode.STORAGE_FULL, "the node's disk is full"),
+    StopReason.BUDGET: (FailureCode.BUDGET_EXHAUSTED, "the run's budget is spent"),
     StopReason.QUEUE: (FailureCode.CAPACITY_EXHAUSTED, "no execution slot became free in time"),
     StopReason.SINK: (FailureCode.INTERNAL, "the host could not take the run's events"),
 }
@@ -89,6 +91,7 @@ class Emitter:
         self._sequence, self._time_ns, self._started = before.last_sequence, before.last_time_ns, before.has_started
         self._sink_timeout_s, self._clock = sink_timeout_s, clock
         self._skip_through = ctx.recorded
+        self._turns = None if ctx.budget.turns is None else TurnCount()
         self.suppressed = 0
         self.has_ended = False
         self.sink_error: BaseException | None = None
@@ -119,6 +122,8 @@ class Emitter:
         if self.has_ended or (self.sink_error is not None and kind not in TERMINAL):
             self.suppressed += 1  # after a batch that was not taken, what follows would hide the hole
             return
+        if self._turns is not None:  # also of what is passed over: an adopted run's count goes on
+            self._count_turn(self._turns, draft)
         if kind in _DELTAS:
             for piece, text in enumerate(split_text(draft.text)):
                 self._append(draft, kind, text, piece, now, events)
@@ -130,6 +135,10 @@ class Emitter:
             self._end(draft, now, events)
         else:
             raise ValueError(f"event type {kind!r} is not one of {', '.join(EventType)}")
+
+    def _count_turn(self, count: TurnCount, draft: Draft) -> None:
+        if why := self._ctx.budget.passed_by_turns(count.take(draft)):
+            self._ctx.request_stop(Stop(reason=StopReason.BUDGET, message=why))
 
     def _begin(self, draft: Draft, now: int, events: list[RuntimeEvent]) -> None:
         if self._started:

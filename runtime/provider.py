@@ -13,6 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from runtime.budget import Budget
 from runtime.events import Draft, PermissionRequest
 from runtime.failure import Failure
 from runtime.status import AgentUsageStatus
@@ -32,6 +33,8 @@ class StopReason(StrEnum):
     """More output than the bound."""
     STORAGE_FULL = "storage_full"
     """The disk is full or under the watermark."""
+    BUDGET = "budget"
+    """The agent's own figures passed a bound that the caller set."""
     QUEUE = "queue"
     """No slot became free within the queue's bound."""
     SINK = "sink"
@@ -171,7 +174,8 @@ class RunContext:
     what it needs to go on. When a restarted host executes the run again, ``adopting`` is set, and ``recorded`` is the
     last output position stored: what lies up to it is not stored twice. The provider sets ``caught_up`` when it has
     reported what happened meanwhile and found the run still going. ``deadline_boot_s`` is on CLOCK_BOOTTIME, so neither
-    a restart nor the wall clock moves it; ``silence_s`` bounds the time without output. ``labels`` are the provider's
+    a restart nor the wall clock moves it; ``silence_s`` bounds the time without output, and
+    ``budget`` what the agent may spend; ``mcp_servers`` names those to give to it. ``labels`` are the provider's
     own facts that the run's start and terminal carry; neither caller nor provider output overwrites them. While a turn
     can take verbs, the provider has ``take_input`` set.
     """
@@ -184,6 +188,8 @@ class RunContext:
     permissions: PermissionPort = field(default_factory=DenyAll)
     deadline_boot_s: float | None = None
     silence_s: float | None = None
+    budget: Budget = field(default_factory=Budget)
+    mcp_servers: tuple[str, ...] = ()
     cancel_grace_s: float = 2.0
     labels: Mapping[str, str] = field(default_factory=dict)
     stop: Stop | None = None

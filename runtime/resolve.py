@@ -5,16 +5,23 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from runtime.failure import Conflict, CursorOutOfRange, InvalidRequest, NotFound
+from runtime.budget import Budget, parse_budget
+from runtime.failure import Conflict, CursorOutOfRange, FailureCode, FailureError, InvalidRequest, NotFound
 from runtime.records import RunRecord
-from runtime.types import RunRequest, SessionMode, check_id, check_metadata, check_timeout, parse_session_mode
+from runtime.types import RunRequest, SessionMode, check_id, check_metadata, check_timeout, parse_session_mode, thaw
 
 MAX_TIMEOUT = timedelta(days=365)
 """Longer is surely a mistake, and would not fit every clock."""
+
+
+class Unsupported(FailureError):
+    """The target cannot do what was asked of it."""
+
+    code = FailureCode.UNSUPPORTED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +29,8 @@ class HostPolicy:
     """The member ``iop`` of a request's policy: what the host itself obeys."""
 
     silence_timeout_s: float | None = None
+    budget: Budget = field(default_factory=Budget)
+    mcp_servers: tuple[str, ...] = ()
 
 
 def check_request(request: RunRequest, *, max_input_bytes: int) -> SessionMode:
@@ -91,16 +100,10 @@ def parse_policy(policy: Mapping[str, Any]) -> HostPolicy:
     own = policy.get("iop", {})
     if not isinstance(own, Mapping):
         raise InvalidRequest(f"policy.iop must be an object, found {type(own).__name__}", field="policy.iop")
-    known: dict[str, Callable[[Any], bool]] = {"silence_timeout_s": _is_positive_number}
-    for key, value in own.items():
-        if key not in known:
-            raise InvalidRequest(f"policy.iop.{key} is unknown; known: {', '.join(known)}", field=f"policy.iop.{key}")
-        if not known[key](value):
-            raise InvalidRequest(
-                f"policy.iop.{key} is {value!r}; it must be a positive number", field=f"policy.iop.{key}"
-            )
-    silence = own.get("silence_timeout_s")
-    return HostPolicy(silence_timeout_s=None if silence is None else float(silence))
+    if unknown := [key for key in own if key not in _PARSERS]:
+        place = f"policy.iop.{unknown[0]}"
+        raise InvalidRequest(f"{place} is unknown; known: {', '.join(_PARSERS)}", field=place)
+    return HostPolicy(**{key: _PARSERS[key](value) for key, value in own.items()})
 
 
 def check_policy(policy: Mapping[str, Any], declared: frozenset[str], *, target: str) -> None:
@@ -113,8 +116,43 @@ def check_policy(policy: Mapping[str, Any], declared: frozenset[str], *, target:
         )
 
 
-def _is_positive_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
+def check_mcp_servers(policy: Mapping[str, Any], served: frozenset[str] | None, *, target: str) -> None:
+    """Refuse MCP servers that the host does not declare: a request names some, it never makes one.
+
+    Raises:
+        Unsupported: the target's provider has no way to be told of any.
+        InvalidRequest: one is not declared; the message lists those that are.
+    """
+    names, place = parse_policy(policy).mcp_servers, "policy.iop.mcp_servers"
+    if names and served is None:
+        raise Unsupported(f"target {target!r} cannot be given MCP servers; leave out {place}", field=place)
+    if unknown := [name for name in names if name not in (served or ())]:
+        known = ", ".join(sorted(served or ())) or "none"
+        raise InvalidRequest(
+            f"{place} names {unknown[0]!r}, which node.yaml does not declare; declared: {known}", field=place
+        )
+
+
+def _mcp_servers(value: Any) -> tuple[str, ...]:
+    is_list = isinstance(value, (list, tuple)) and all(isinstance(name, str) and name for name in value)
+    if not is_list or len(set(value)) != len(value):
+        place = "policy.iop.mcp_servers"
+        raise InvalidRequest(f"{place} is {repr(thaw(value))[:200]}; give a list of different names", field=place)
+    return tuple(value)
+
+
+def _silence(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        place = "policy.iop.silence_timeout_s"
+        raise InvalidRequest(f"{place} is {value!r}; it must be a positive number", field=place)
+    return float(value)
+
+
+_PARSERS: Mapping[str, Callable[[Any], Any]] = {
+    "silence_timeout_s": _silence,
+    "budget": parse_budget,
+    "mcp_servers": _mcp_servers,
+}
 
 
 def check_same(record: RunRecord, digest: str) -> None:

@@ -32,7 +32,15 @@ from runtime.provider import Answer, RunContext, Stop, StopReason
 from runtime.readers import Reader, check_cursor, read_ended
 from runtime.records import RunRecord, RunState
 from runtime.registry import Lease, Registry
-from runtime.resolve import check_policy, check_request, check_same, check_workspace, parse_policy, run_not_found
+from runtime.resolve import (
+    check_mcp_servers,
+    check_policy,
+    check_request,
+    check_same,
+    check_workspace,
+    parse_policy,
+    run_not_found,
+)
 from runtime.run import LiveRun, SessionView
 from runtime.sessions import Session, Sessions
 from runtime.storage import Storage, not_stored
@@ -127,6 +135,7 @@ class Runs:
         lease = self.registry.lease(adapter=request.adapter, target=request.target)
         try:
             check_policy(request.policy, lease.capabilities.policy_keys, target=lease.target)
+            check_mcp_servers(request.policy, lease.capabilities.mcp_servers, target=lease.target)
             served = (await lease.provider.capabilities()).targets
         except BaseException:
             lease.release()
@@ -173,12 +182,13 @@ class Runs:
         self, record: RunRecord, spec: ExecutionSpec, session: Session, lease: Lease | None, ticket: Ticket, feed: Feed
     ) -> LiveRun:
         """The live side of *record*, with everything it holds; the caller lists it in ``live`` and begins it."""
-        silence_s = parse_policy(spec.policy).silence_timeout_s or (lease and lease.capabilities.silence_timeout_s)
+        policy = parse_policy(spec.policy)
+        silence_s = policy.silence_timeout_s or (lease and lease.capabilities.silence_timeout_s)
         rules = PermissionRules() if lease is None else lease.capabilities.permissions
         desk = PermissionDesk(self.storage.run_directory(record.ulid), rules)
         ctx = RunContext(
             directory=self.storage.run_directory(record.ulid), session=SessionView(self.sessions, session),
-            permissions=desk,
+            permissions=desk, budget=policy.budget, mcp_servers=policy.mcp_servers,
             deadline_boot_s=record.deadline_boot_s, silence_s=silence_s or self.config.silence_timeout_s,
             cancel_grace_s=self.config.cancel_grace_s, labels=lease.capabilities.labels if lease else NO_METADATA,
         )  # fmt: skip

@@ -112,7 +112,8 @@ class Capabilities:
     ``default_workspace`` is used when a request names none (empty: a private directory), ``silence_timeout_s`` when it
     sets none (None: the host's). ``policy_keys`` are the members of a request's policy, beside the host's own, that the
     provider understands; any other is refused before acceptance. ``verbs`` are what can be done to a run beside cancelling
-    it (:class:`runtime.provider.InputVerb`); another is refused. ``labels`` are facts by which it is known; every start
+    it (:class:`runtime.provider.InputVerb`); another is refused. ``mcp_servers`` are names of those that a request may ask
+    for, None when the provider cannot take any. ``labels`` are facts by which it is known; every start
     and terminal event of its runs carries them.
     """
 
@@ -124,6 +125,7 @@ class Capabilities:
     policy_keys: frozenset[str] = frozenset()
     permissions: PermissionRules = field(default_factory=PermissionRules)
     verbs: frozenset[str] = frozenset()
+    mcp_servers: frozenset[str] | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from providers.catalog.discovery import Discovery
-from providers.catalog.factory import ProfileSettings, build_profiles, build_providers
+from providers.catalog.factory import NO_SERVERS, ProfileSettings, build_profiles, build_providers
 from providers.catalog.loader import catalog_hash, load_catalog, load_shipped
 from providers.catalog.probes import Prober
 from providers.catalog.references import catalog_notes
 from providers.catalog.schema import CatalogFile
 from providers.catalog.status import ProfileCommands
+from providers.cli.mcp import McpServer
 from providers.cli.profile import Profile
 from providers.cli.provider import CliProvider, Machinery
 
@@ -25,14 +26,18 @@ class Selection:
     profiles: Mapping[str, Profile]
 
 
-def load_selection(catalog: Path | None, settings: Mapping[str, ProfileSettings]) -> Selection:
-    """The catalog at *catalog* (None: the shipped one) with *settings* by profile id.
+def load_selection(
+    catalog: Path | None,
+    settings: Mapping[str, ProfileSettings],
+    mcp_servers: Mapping[str, McpServer] = NO_SERVERS,
+) -> Selection:
+    """The catalog at *catalog* (None: the shipped one) with *settings* by profile id, and the node's MCP servers.
 
     Raises:
         CatalogInvalid: the catalog cannot be used, or the settings do not fit it.
     """
     loaded = load_shipped() if catalog is None else load_catalog(catalog)
-    return Selection(catalog=loaded, profiles=build_profiles(loaded, settings))
+    return Selection(catalog=loaded, profiles=build_profiles(loaded, settings, mcp_servers))
 
 
 class Agents:

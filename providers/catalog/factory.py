@@ -6,14 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from providers.catalog.loader import CatalogInvalid
-from providers.catalog.schema import CatalogFile, OpeningStanza
+from providers.catalog.schema import CatalogFile, OpeningStanza, ProfileStanza, ProviderStanza
 from providers.catalog.values import MODEL_PLACEHOLDER
 from providers.cli.dialects import load_dialect
 from providers.cli.environment import SecretSource
+from providers.cli.mcp import McpServer
 from providers.cli.profile import Profile
 from providers.cli.provider import CliProvider, Machinery
 from runtime.provider import CommandHandler
 from runtime.types import PermissionRules
+
+NO_SERVERS: Mapping[str, McpServer] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +31,12 @@ class ProfileSettings:
     permissions: PermissionRules = field(default_factory=PermissionRules)
 
 
-def build_profile(catalog: CatalogFile, profile_id: str, settings: ProfileSettings) -> Profile:
+def build_profile(
+    catalog: CatalogFile,
+    profile_id: str,
+    settings: ProfileSettings,
+    mcp_servers: Mapping[str, McpServer] = NO_SERVERS,
+) -> Profile:
     """The profile *profile_id* of *catalog*, model filled in, with the operator's settings; the catalog is not changed.
 
     Raises:
@@ -47,7 +55,7 @@ def build_profile(catalog: CatalogFile, profile_id: str, settings: ProfileSettin
         env={**provider.env, **settings.env}, secrets=settings.secrets,
         cancel=stanza.cancel or provider.cancel, mode=stanza.mode, verbs=frozenset(stanza.verbs),
         opening=_filled_opening(stanza.opening, model.target),
-        policy_keys=frozenset(provider.policy),
+        mcp=_mcp_way(provider, stanza), mcp_servers=mcp_servers, policy_keys=frozenset(provider.policy),
         permissions=settings.permissions, login_files=tuple(map(str, provider.login_files)),
         max_concurrency=stanza.max_concurrency if settings.max_concurrency is None else settings.max_concurrency,
         default_workspace=settings.default_workspace,
@@ -55,13 +63,18 @@ def build_profile(catalog: CatalogFile, profile_id: str, settings: ProfileSettin
     )  # fmt: skip
 
 
-def build_profiles(catalog: CatalogFile, settings: Mapping[str, ProfileSettings]) -> dict[str, Profile]:
+def build_profiles(
+    catalog: CatalogFile,
+    settings: Mapping[str, ProfileSettings],
+    mcp_servers: Mapping[str, McpServer] = NO_SERVERS,
+) -> dict[str, Profile]:
     """Every profile of *catalog* by id, in ID order.
 
     Raises:
         CatalogInvalid: settings name a profile that is not there.
     """
-    profiles = {p.id: build_profile(catalog, p.id, settings.get(p.id, ProfileSettings())) for p in catalog.profiles}
+    none = ProfileSettings()
+    profiles = {p.id: build_profile(catalog, p.id, settings.get(p.id, none), mcp_servers) for p in catalog.profiles}
     if unknown := sorted(set(settings) - set(profiles)):
         raise CatalogInvalid(f"settings name profile {unknown[0]!r}, which is not in the agent catalog")
     return profiles
@@ -75,6 +88,12 @@ def build_providers(
         CliProvider(profile, load_dialect(profile.dialect), machinery, commands.get(profile.id))
         for profile in profiles.values()
     ]
+
+
+def _mcp_way(provider: ProviderStanza, profile: ProfileStanza) -> str:
+    """A CLI that is told in words is so only where it speaks that language."""
+    speaks = profile.output_format or provider.dialect
+    return "" if provider.mcp is None or (provider.mcp == "acp") != (speaks == "acp") else provider.mcp
 
 
 def _filled_opening(stanza: OpeningStanza | None, model: str) -> dict[str, str]:

@@ -114,7 +114,11 @@ class WorkspaceExecution(_Strict):
 
 
 class ProviderStanza(_Strict):
-    """One agent CLI: how it is started, what language it speaks, how its state is found out."""
+    """One agent CLI: how it is started, what language it speaks, how its state is found out.
+
+    ``mcp`` is the way in which it is told of MCP servers (:mod:`providers.cli.mcp`); without it a run that names some is
+    refused.
+    """
 
     id: Id
     command: Command
@@ -127,6 +131,7 @@ class ProviderStanza(_Strict):
     silence_timeout_s: Seconds | None = None
     capabilities: Capabilities = ()
     inner_sandbox: Literal["own", "none"] = "none"
+    mcp: Literal["claude_config", "codex_overrides", "acp"] | None = None
     login: Literals | None = None
     install: Text | None = None
     login_files: tuple[HomeFile, ...] = ()

@@ -14,7 +14,7 @@ then reads it. So it is not asked to: ``gemini --resume`` can still go on with w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from providers.cli import json_fields as fields
 from providers.cli.acp_errors import failure_of, load_failure
@@ -38,7 +38,10 @@ Step = Callable[[JsonObject], bytes]
 class AcpOpening:
     """One opening, step by step: each answer leads to the next request."""
 
-    def __init__(self, *, cwd: str, resumed_id: str | None, settings: Mapping[str, str]) -> None:
+    def __init__(
+        self, *, cwd: str, resumed_id: str | None, settings: Mapping[str, str], mcp_servers: Sequence[JsonObject] = ()
+    ) -> None:
+        self._mcp_servers = list(mcp_servers)
         self._cwd, self._resumed_id, self._settings = cwd, resumed_id, settings
         self._number = 0
         self._step: Step = self._initialized
@@ -107,7 +110,10 @@ class AcpOpening:
         return self._open(offers)
 
     def _open(self, offers: JsonObject) -> bytes:
-        place: JsonObject = {"cwd": self._cwd, "mcpServers": []}
+        by_http = fields.mapping(offers, "mcpCapabilities").get("http") is True
+        if not by_http and any(server.get("type") == "http" for server in self._mcp_servers):
+            return self._fail(FailureCode.UNSUPPORTED, "the agent takes no MCP server at an address, only commands")
+        place: JsonObject = {"cwd": self._cwd, "mcpServers": self._mcp_servers}
         if self._resumed_id is None:
             return self._ask("session/new", place, then=self._created)
         if self._agent in EMPTIES_AT_LOAD:

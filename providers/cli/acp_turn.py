@@ -24,7 +24,7 @@ from providers.cli.dialect import Line, Noise, ProcessEnd, Question, Reply, Stat
 from providers.cli.evidence import code_of_prose, exit_facts, recoded, was_ended_from_outside
 from providers.cli.found import Found
 from providers.cli.json_fields import JsonObject, storable
-from runtime.events import Draft, complete, error
+from runtime.events import Draft, Usage, complete, error
 from runtime.failure import Failure, FailureCode
 from runtime.provider import Answer
 
@@ -160,6 +160,10 @@ class AcpConversation:
         return self._questions.answer(answer)
 
     # -- judgement
+
+    @property
+    def usage_so_far(self) -> Usage | None:
+        return self._usage.own()
 
     def conclude(self, end: ProcessEnd) -> Draft:
         usage, facts = self._usage.own(), exit_facts(end) if end.code is not None else {}

@@ -98,12 +98,14 @@ class _Message(msgspec.Struct, gc=False):
     id: str = ""
     model: str = ""
     content: list[_Block] | str = ""
+    usage: object = None
 
 
 class _Event(msgspec.Struct, gc=False):
     type: str = ""
     delta: _Delta | None = None
     message: _Message | None = None
+    usage: object = None
 
 
 class _Frame(msgspec.Struct, gc=False):
@@ -168,6 +170,7 @@ class ClaudeDecoder:
         self._api_message = ""
         self._window: RateLimit | None = None  # the usage window that refused
         self._result: JsonObject | None = None
+        self._input_tokens = self._output_tokens = 0  # of the messages that were streamed
 
     @property
     def native_id(self) -> str | None:
@@ -181,6 +184,13 @@ class ClaudeDecoder:
     def total_cost_usd(self) -> float | None:
         """What the process has cost when the turn ended."""
         return None if self._result is None else fields.number(self._result, "total_cost_usd")
+
+    @property
+    def usage_so_far(self) -> Usage | None:
+        """The tokens of the main agent's streamed messages; sub-agents and the cost are told at the end only."""
+        if not self._input_tokens and not self._output_tokens:
+            return None
+        return Usage(input_tokens=self._input_tokens, output_tokens=self._output_tokens)
 
     def decode(self, line: Line) -> Sequence[Draft | Noise]:
         try:
@@ -221,11 +231,13 @@ class ClaudeDecoder:
             if event.type == "message_start" and event.message is not None:
                 self._message_id = storable(event.message.id)
                 self._metadata = {MESSAGE_ID: self._message_id}
+                self._input_tokens += _count(event.message.usage, "input_tokens")
         elif (kind := _PIECES.get(piece.type)) and (text := piece.text or piece.thinking):
             self._streamed.add((self._message_id, kind))
             return (Draft(kind, storable(text), self._metadata, None, None, None, end, 0),)
         elif piece.stop_reason:
             self._answer.stopped(piece.stop_reason)
+            self._output_tokens += _count(event.usage, "output_tokens")
         return ()
 
     def _said(self, frame: _Frame, end: int) -> Found:
@@ -377,6 +389,10 @@ class ClaudeDecoder:
         "result": _take_result,
         "control_request": _unanswered,
     }
+
+
+def _count(usage: object, key: str) -> int:
+    return fields.count(usage, key) or 0 if isinstance(usage, dict) else 0
 
 
 def _message(result: JsonObject) -> str:

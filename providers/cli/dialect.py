@@ -16,7 +16,8 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
-from runtime.events import Draft, PermissionRequest
+from providers.cli.json_fields import JsonObject
+from runtime.events import Draft, PermissionRequest, Usage
 from runtime.failure import Failure, FailureCode
 from runtime.provider import Answer
 
@@ -144,6 +145,15 @@ class Conversation(Decoder, Protocol):
 
 
 @runtime_checkable
+class Metered(Protocol):
+    """A decoder whose agent reports during the run what it has spent."""
+
+    @property
+    def usage_so_far(self) -> Usage | None:
+        """The run's own so far, as far as it is reported; None when nothing is."""
+
+
+@runtime_checkable
 class Steerable(Protocol):
     """A conversation whose agent takes more text in mid-turn, and answers whether it did."""
 
@@ -181,8 +191,18 @@ class SessionDialect(Dialect, Protocol):
 
     def decoder(self, context: TurnContext) -> Conversation: ...
 
-    def opening(self, *, cwd: str, resumed_id: str | None, settings: Mapping[str, str]) -> Opening:
-        """The words with a fresh process in *cwd*; *settings* are the profile's, for a dialect that chooses by words."""
+    def opening(
+        self,
+        *,
+        cwd: str,
+        resumed_id: str | None,
+        settings: Mapping[str, str],
+        mcp_servers: Sequence[JsonObject] = (),
+    ) -> Opening:
+        """The words with a fresh process in *cwd*; *settings* are the profile's, for a dialect that chooses by words.
+
+        So are *mcp_servers*, as that dialect writes them; they may hold secrets.
+        """
 
     def encode_turn(self, text: str, state: State) -> bytes:
         """The user's *text* as the agent takes it."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from providers.cli.command import CannotStart, Command, build_command
 from providers.cli.environment import base_environment
+from providers.cli.mcp import KnownServer, choose, claude_arguments, codex_arguments, codex_environment
 from providers.cli.profile import Profile
 from providers.cli.run_files import create_output, write_launch
 from providers.cli.spawn_gate import SpawnGate
@@ -45,20 +46,50 @@ class Launch:
     command: Command
     cwd: str
     login_files: tuple[str, ...] = ()
+    servers: tuple[KnownServer, ...] = ()
     environment: Mapping[str, str] = field(repr=False)
 
 
 def prepare(
-    profile: Profile, machinery: Machinery, secrets: Mapping[str, str], *, native_id: str | None, cwd: str
+    profile: Profile,
+    machinery: Machinery,
+    secrets: Mapping[str, str],
+    *,
+    native_id: str | None,
+    cwd: str,
+    mcp_servers: Sequence[str] = (),
 ) -> Launch:
-    """The launch of *profile*, going on with *native_id* where there is one.
+    """The launch of *profile* with the MCP servers of these names, going on with *native_id* where there is one.
 
     Raises:
         CannotStart: its binary is not there, or an argument is too long.
+        InvalidRequest: a server is declared no more.
+        SecretUnavailable: a server's secret cannot be read.
     """
     environment = base_environment(machinery.inherited) | dict(profile.env)
     command = build_command(profile, native_id=native_id, path=environment["PATH"])
-    return Launch(command=command, cwd=cwd, login_files=profile.login_files, environment=environment | dict(secrets))
+    return Launch(
+        command=command, cwd=cwd, login_files=profile.login_files, environment=environment | dict(secrets),
+        servers=choose(profile.mcp_servers, mcp_servers, machinery.inherited),
+    )  # fmt: skip
+
+
+def hand_servers(profile: Profile, launch: Launch, directory: Path) -> Launch:
+    """*launch* such that its agent is told of its MCP servers, in *directory* where it is told by a file.
+
+    Raises:
+        NameTaken: their secrets do not fit beside each other.
+    """
+    if not launch.servers or profile.mcp not in ("claude_config", "codex_overrides"):
+        return launch
+    if profile.mcp == "claude_config":
+        arguments, environment = claude_arguments(directory, launch.servers), launch.environment
+    else:
+        arguments = codex_arguments(launch.servers)
+        environment = codex_environment(launch.servers, launch.environment)
+    argv, program = launch.command.argv, len(profile.command)  # before a subcommand, and all that may follow it
+    command = replace(launch.command, argv=(*argv[:program], *arguments, *argv[program:]))
+    return replace(launch, command=command, environment=environment)
 
 
 def note_launch(directory: Path, launch: Launch, redact: Redactor) -> None:

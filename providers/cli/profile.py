@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from providers.cli.environment import SecretSource
+from providers.cli.mcp import McpServer
 from runtime.types import PermissionRules
 
 
@@ -17,7 +18,8 @@ class Profile:
     the native conversation id. ``native`` says where the binary lies that an npm launcher would start.
     With ``slash_is_command`` the CLI takes a prompt that begins with ``/`` for a command of its own. In ``mode`` ``session``
     one process serves a whole session; ``verbs`` are what can be done to a run of it, ``opening`` what a fresh process is
-    told, by a dialect that chooses model or mode by words.
+    told, by a dialect that chooses model or mode by words. ``mcp`` is the way in which the CLI takes MCP servers, empty when
+    it takes none, and ``mcp_servers`` are those of the node, by name.
     """
 
     id: str
@@ -36,6 +38,8 @@ class Profile:
     secrets: Mapping[str, SecretSource] = field(default_factory=dict)
     login_files: tuple[str, ...] = ()
     cancel: tuple[str, ...] = ("term",)
+    mcp: str = ""
+    mcp_servers: Mapping[str, McpServer] = field(default_factory=dict)
     policy_keys: frozenset[str] = frozenset()
     max_concurrency: int = 0
     permissions: PermissionRules = field(default_factory=PermissionRules)

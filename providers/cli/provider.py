@@ -18,9 +18,29 @@ from providers.cli.drivers.oneshot import OneShot
 from providers.cli.drivers.session import SessionDriver
 from providers.cli.environment import SecretUnavailable, resolve_secrets
 from providers.cli.framing import Framing
-from providers.cli.launching import Machinery, check_may_begin, history_fact, note_launch, prepare, spawn
+from providers.cli.launching import (
+    Launch,
+    Machinery,
+    check_may_begin,
+    hand_servers,
+    history_fact,
+    note_launch,
+    prepare,
+    spawn,
+)
+from providers.cli.mcp import readable_secrets
 from providers.cli.profile import Profile
-from providers.cli.run_files import DIAGNOSTICS, LAUNCH, STDERR, STDOUT, read_note, read_slice, stderr_tail, write_input
+from providers.cli.run_files import (
+    DIAGNOSTICS,
+    LAUNCH,
+    STDERR,
+    STDOUT,
+    discard_input,
+    read_note,
+    read_slice,
+    stderr_tail,
+    write_input,
+)
 from providers.keeper.client import (
     WardenLink,
     clear_append_only,
@@ -29,7 +49,7 @@ from providers.keeper.client import (
     read_exit,
     read_owner,
 )
-from runtime.failure import Failure, FailureCode
+from runtime.failure import Failure, FailureCode, FailureError
 from runtime.provider import CommandHandler, CommandRequest, CommandResponse, EventSink, RunContext, SessionSlot
 from runtime.redact import Redactor
 from runtime.types import Capabilities, ExecutionSpec
@@ -55,7 +75,7 @@ class CliProvider:
             targets=(profile.id,), max_concurrency=profile.max_concurrency, survives_host=True,
             default_workspace=profile.default_workspace, silence_timeout_s=profile.silence_timeout_s,
             policy_keys=profile.policy_keys, permissions=profile.permissions, verbs=profile.verbs,
-            labels=profile.labels(),
+            mcp_servers=frozenset(profile.mcp_servers) if profile.mcp else None, labels=profile.labels(),
         )  # fmt: skip
 
     async def execute(self, ctx: RunContext, spec: ExecutionSpec, sink: EventSink) -> None:
@@ -63,7 +83,8 @@ class CliProvider:
         assert ctx.directory is not None, "a CLI run needs a directory of its own"
         directory = ctx.directory
         secrets = resolve_secrets(self.profile.secrets, self._machinery.inherited)
-        redact = Redactor(secrets.values())
+        asked = [server for name, server in self.profile.mcp_servers.items() if name in ctx.mcp_servers]
+        redact = Redactor([*secrets.values(), *readable_secrets(asked, self._machinery.inherited)])
         if self._session is not None:
             await self._session.execute(ctx, spec, sink, secrets, redact)
             return
@@ -92,18 +113,29 @@ class CliProvider:
         self, ctx: RunContext, spec: ExecutionSpec, secrets: Mapping[str, str], redact: Redactor
     ) -> tuple[WardenLink, str | None, dict[str, str]]:
         assert ctx.directory is not None
-        launch = prepare(self.profile, self._machinery, secrets, native_id=ctx.session.native_id, cwd=spec.workspace)
+        launch = prepare(
+            self.profile, self._machinery, secrets, native_id=ctx.session.native_id, cwd=spec.workspace,
+            mcp_servers=ctx.mcp_servers,
+        )  # fmt: skip
         facts = history_fact(ctx, spec, resumed_id=launch.command.resumed_id)
+        try:
+            link = await self._spawn(hand_servers(self.profile, launch, ctx.directory), ctx, spec, redact)
+        except (FailureError, OSError):  # nobody will read it; a node that ends meanwhile leaves it to the next
+            discard_input(ctx.directory)
+            raise
+        return link, launch.command.resumed_id, facts
+
+    async def _spawn(self, launch: Launch, ctx: RunContext, spec: ExecutionSpec, redact: Redactor) -> WardenLink:
+        assert ctx.directory is not None
         note_launch(ctx.directory, launch, redact)
         stdin_fd = write_input(ctx.directory, prompt_text(self.profile, spec.input))
         try:
-            link = await spawn(
+            return await spawn(
                 self._machinery, launch, ctx.directory, output_bytes=self._machinery.config.output_bytes,
                 stdin_fd=stdin_fd, deadline_boot_s=ctx.deadline_boot_s,
             )  # fmt: skip
         finally:
             os.close(stdin_fd)
-        return link, launch.command.resumed_id, facts
 
     async def terminate_session(self, session: SessionSlot) -> None:
         """Close the session's warm process, if it has one; the CLI's own transcript is the CLI's."""
@@ -132,7 +164,8 @@ class CliProvider:
             secrets = resolve_secrets(self.profile.secrets, self._machinery.inherited)
         except SecretUnavailable:
             secrets = {}  # what was stored went through the redactor of its time already
-        return _facts(self._home(directory), Redactor(secrets.values()))
+        of_servers = readable_secrets(self.profile.mcp_servers.values(), self._machinery.inherited)
+        return _facts(self._home(directory), Redactor([*secrets.values(), *of_servers]))
 
     def _home(self, directory: Path) -> Path:
         """Where the files of the run's process are: in a warm one's own directory until its turn has ended."""

@@ -2,6 +2,7 @@
 
 ``stdin``   the prompt, a regular file: never on a command line, deleted after the terminal
 ``stdout``  what the agent prints, append-only and not writable by name: a child's ``> /dev/stdout`` must not cut it
+``mcp.json``  the MCP servers of the run with their secrets, where an agent reads them from a file; deleted with the prompt
 ``launch.json``  what was started, redacted, for people
 ``diagnostics.json``  lines that were no events: counts, and a few bounded, redacted samples
 ``slice.json``  for a run of a warm process: which part of its output the run is, written before the turn is sent
@@ -25,6 +26,7 @@ from providers.keeper.client import clear_append_only
 from runtime.redact import Redactor, clip
 
 STDIN, STDOUT, STDERR = "stdin", "stdout", "stderr"
+MCP_CONFIG = "mcp.json"
 LAUNCH, DIAGNOSTICS, SLICE, INTERRUPT = "launch.json", "diagnostics.json", "slice.json", "interrupt"
 STDERR_TAIL_BYTES = 8 * 1024
 _SAMPLES = 20
@@ -56,9 +58,20 @@ def write_input(directory: Path, text: str) -> int:
     return fd
 
 
+def write_mcp_config(directory: Path, content: bytes) -> Path:
+    """Store what an agent is told of its MCP servers, secrets included; where it is."""
+    path = directory / MCP_CONFIG
+    path.unlink(missing_ok=True)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with open(fd, "wb") as file:
+        file.write(content)
+    return path
+
+
 def discard_input(directory: Path) -> None:
-    """The prompt is needed no more."""
+    """The prompt is needed no more, nor what else the agent read."""
     (directory / STDIN).unlink(missing_ok=True)
+    (directory / MCP_CONFIG).unlink(missing_ok=True)
 
 
 def write_launch(

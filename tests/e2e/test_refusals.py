@@ -128,7 +128,7 @@ BAD: dict[str, tuple[dict[str, Any], grpc.StatusCode, str, str]] = {
         {"policy": policy(iop={"colour": "red"})},
         INVALID,
         "invalid_request",
-        "policy.iop.colour is unknown; known: silence_timeout_s",
+        "policy.iop.colour is unknown; known: silence_timeout_s, budget, mcp_servers",
     ),
     "policy of ours that is no number": (
         {"policy": policy(iop={"silence_timeout_s": "long"})},

@@ -26,7 +26,7 @@ from tests.support.nodes import GONE_S, Node, running, wait_until
 
 CLIS = os.environ.get("IOP_REAL_CLIS", "").split()
 
-_CELLS = ["test_cells.py", "test_facts.py", "test_readiness.py", "test_session_cells.py"]
+_CELLS = ["test_cells.py", "test_facts.py", "test_mcp_cells.py", "test_readiness.py", "test_session_cells.py"]
 collect_ignore = [] if CLIS else _CELLS
 ROWS: dict[str, RealAgent | SessionAgent] = {**AGENTS, **SESSIONS}
 

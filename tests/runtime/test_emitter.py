@@ -431,6 +431,7 @@ async def test_a_cancel_of_the_call_itself_is_the_callers() -> None:
         (StopReason.CANCELLED, None), (StopReason.DEADLINE, "deadline_exceeded"), (StopReason.SILENCE, "silence_timeout"),
         (StopReason.OUTPUT_LIMIT, "output_limit"), (StopReason.STORAGE_FULL, "storage_full"),
         (StopReason.QUEUE, "capacity_exhausted"), (StopReason.SINK, "internal"),
+        (StopReason.BUDGET, "budget_exhausted"),
     ],
 )  # fmt: skip
 async def test_a_run_told_to_stop_before_it_began_never_begins(reason: StopReason, code: str | None) -> None:

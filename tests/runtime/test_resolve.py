@@ -8,7 +8,16 @@ import pytest
 
 from runtime.failure import Conflict, CursorOutOfRange, FailureCode, FailureError, InvalidRequest
 from runtime.records import RunRecord, RunState
-from runtime.resolve import check_policy, check_request, check_same, check_workspace, parse_policy, run_not_found
+from runtime.resolve import (
+    Unsupported,
+    check_mcp_servers,
+    check_policy,
+    check_request,
+    check_same,
+    check_workspace,
+    parse_policy,
+    run_not_found,
+)
 from runtime.types import ExecutionSpec, RunRequest, SessionMode
 
 LIMIT = 1000
@@ -101,7 +110,7 @@ def test_the_hosts_own_part_of_the_policy(policy: dict[str, Any], silence_s: flo
     [
         ({"iop": 3}, "policy.iop", "must be an object"),
         ({"iop": [1]}, "policy.iop", "must be an object"),
-        ({"iop": {"silence": 3}}, "policy.iop.silence", "is unknown; known: silence_timeout_s"),
+        ({"iop": {"silence": 3}}, "policy.iop.silence", "is unknown; known: silence_timeout_s, budget, mcp_servers"),
         *(
             ({"iop": {"silence_timeout_s": value}}, "policy.iop.silence_timeout_s", "must be a positive number")
             for value in (0, -1, "3", True, None, float("nan"), float("inf"), [3])
@@ -167,3 +176,30 @@ def test_an_unknown_run_is_not_found_by_name() -> None:
 def test_a_number_that_json_does_not_have_is_refused_with_its_place(value: float) -> None:
     with pytest.raises(InvalidRequest, match=r"policy\.agent\.limits\[1\] is"):
         check_request(RunRequest(target="t", policy={"agent": {"limits": [1, value]}}), max_input_bytes=100)
+
+
+@pytest.mark.parametrize("policy", [{}, {"iop": {"mcp_servers": []}}])
+@pytest.mark.parametrize("served", [None, frozenset[str](), frozenset({"a"})])
+def test_a_request_without_servers_is_served_by_everyone(policy: dict[str, Any], served: frozenset[str] | None) -> None:
+    check_mcp_servers(policy, served, target="agent")
+
+
+def test_servers_that_a_target_can_be_given_are_named() -> None:
+    policy = {"iop": {"mcp_servers": ["b", "a"]}}
+    check_mcp_servers(policy, frozenset({"a", "b", "c"}), target="agent")
+
+    assert parse_policy(policy).mcp_servers == ("b", "a")
+    with pytest.raises(Unsupported, match=r"'agent' cannot be given MCP servers; leave out policy\.iop\.mcp_servers"):
+        check_mcp_servers(policy, None, target="agent")
+    with pytest.raises(InvalidRequest, match=r"names 'b', which node\.yaml does not declare; declared: a, c"):
+        check_mcp_servers(policy, frozenset({"c", "a"}), target="agent")
+    with pytest.raises(InvalidRequest, match=r"declared: none"):
+        check_mcp_servers(policy, frozenset(), target="agent")
+
+
+@pytest.mark.parametrize("value", ["a", 3, True, None, {"a": 1}, [1], [""], ["a", "a"], [["a"]]])
+def test_what_is_no_list_of_names_is_refused(value: Any) -> None:
+    with pytest.raises(InvalidRequest, match="give a list of different names") as refusal:
+        parse_policy(RunRequest(target="t", policy={"iop": {"mcp_servers": value}}).policy)
+
+    assert refusal.value.failure.metadata["field"] == "policy.iop.mcp_servers"

@@ -55,6 +55,7 @@ class Agent:
     mode: str = "oneshot"
     verbs: Sequence[str] = ()
     opening: Mapping[str, str] = field(default_factory=dict)
+    mcp: str = ""
 
 
 def fake(name: str, **more: Any) -> Agent:
@@ -88,7 +89,7 @@ def catalog_of(agents: Mapping[str, Agent]) -> dict[str, Any]:
         "providers": [
             {
                 "id": name, "command": list(agent.command), "dialect": agent.dialect, "env": dict(agent.env),
-                "policy": list(agent.policy),
+                "policy": list(agent.policy), **({"mcp": agent.mcp} if agent.mcp else {}),
             }
             for name, agent in agents.items()
         ],

@@ -23,7 +23,7 @@ one. Files and terminals are not offered to the agent, and everything else that 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from providers.cli import json_fields as fields
 from providers.cli.acp_frames import request
@@ -38,9 +38,11 @@ def decoder(context: TurnContext) -> AcpConversation:
     return AcpConversation(context)
 
 
-def opening(*, cwd: str, resumed_id: str | None, settings: Mapping[str, str]) -> AcpOpening:
+def opening(
+    *, cwd: str, resumed_id: str | None, settings: Mapping[str, str], mcp_servers: Sequence[JsonObject] = ()
+) -> AcpOpening:
     """The opening of a fresh process; *settings* are those of :mod:`providers.cli.acp_opening`."""
-    return AcpOpening(cwd=cwd, resumed_id=resumed_id, settings=settings)
+    return AcpOpening(cwd=cwd, resumed_id=resumed_id, settings=settings, mcp_servers=mcp_servers)
 
 
 def _as_text(text: str) -> str:

@@ -25,7 +25,7 @@ from providers.cli.dialect import Line, Noise, ProcessEnd, Question, Reply, Stat
 from providers.cli.json_fields import JsonObject
 from providers.cli.json_lines import bounded, noise
 from providers.cli.no_opening import NoOpening
-from runtime.events import Draft, PermissionRequest
+from runtime.events import Draft, PermissionRequest, Usage
 from runtime.provider import Answer, Decision
 
 _COST, _TURNS = "cost_usd", "turns"
@@ -37,7 +37,9 @@ def decoder(context: TurnContext) -> ClaudeConversation:
     return ClaudeConversation(context)
 
 
-def opening(*, cwd: str, resumed_id: str | None, settings: Mapping[str, str]) -> NoOpening:
+def opening(
+    *, cwd: str, resumed_id: str | None, settings: Mapping[str, str], mcp_servers: Sequence[JsonObject] = ()
+) -> NoOpening:
     """Claude takes a turn at once; what it resumes stands in its arguments."""
     return NoOpening()
 
@@ -74,6 +76,10 @@ class ClaudeConversation:
     @property
     def has_ended(self) -> bool:
         return self._turn.has_ended
+
+    @property
+    def usage_so_far(self) -> Usage | None:
+        return self._turn.usage_so_far
 
     def conclude(self, end: ProcessEnd) -> Draft:
         draft = self._turn.conclude(end)

@@ -79,7 +79,9 @@ def decoder(context: TurnContext) -> CodexConversation:
     return CodexConversation(context)
 
 
-def opening(*, cwd: str, resumed_id: str | None, settings: Mapping[str, str]) -> CodexOpening:
+def opening(
+    *, cwd: str, resumed_id: str | None, settings: Mapping[str, str], mcp_servers: Sequence[JsonObject] = ()
+) -> CodexOpening:
     """The handshake of a fresh process."""
     return CodexOpening(cwd=cwd, resumed_id=resumed_id)
 
@@ -125,6 +127,10 @@ class CodexConversation:
             for each in recover(line.data):
                 told += self._message(each, line.end) if isinstance(each, dict) else [each]
             return told
+
+    @property
+    def usage_so_far(self) -> Usage | None:
+        return self._own_usage()
 
     def conclude(self, end: ProcessEnd) -> Draft:
         usage, facts = self._own_usage(), exit_facts(end)

@@ -126,6 +126,10 @@ class OpencodeDecoder:
         self._event(event, found)
         return found
 
+    @property
+    def usage_so_far(self) -> Usage | None:
+        return self._usage()
+
     def conclude(self, end: ProcessEnd) -> Draft:
         usage = self._usage()
         if self._is_other_session:

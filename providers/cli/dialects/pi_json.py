@@ -154,6 +154,10 @@ class PiDecoder:
         self._event(event, found)
         return found
 
+    @property
+    def usage_so_far(self) -> Usage | None:
+        return self._usage()
+
     def conclude(self, end: ProcessEnd) -> Draft:
         facts, usage, last = exit_facts(end), self._usage(), self._last
         if self._is_other_session:

@@ -136,6 +136,10 @@ class QwenDecoder:
             return self._recovered(line)
         return found
 
+    @property
+    def usage_so_far(self) -> Usage | None:
+        return Usage(**self._counts) if any(self._counts.values()) else None
+
     def conclude(self, end: ProcessEnd) -> Draft:
         if self._result is None:
             return error(self._failure_without_result(end))

@@ -26,6 +26,7 @@ _STOP_CODES = {
     StopReason.SILENCE: FailureCode.SILENCE_TIMEOUT,
     StopReason.OUTPUT_LIMIT: FailureCode.OUTPUT_LIMIT,
     StopReason.STORAGE_FULL: FailureCode.STORAGE_FULL,
+    StopReason.BUDGET: FailureCode.BUDGET_EXHAUSTED,
     StopReason.SINK: FailureCode.INTERNAL,
 }
 

@@ -42,6 +42,7 @@ class OneShot(Followed):
             await self._conclude(diagnostics)
         except Exception:  # the host could not take an event, a full disk: nobody else would end the process
             await self._leave_nothing()
+            discard_input(self.directory)
             raise
         finally:
             os.close(fd)

@@ -12,7 +12,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from providers.cli.dialect import Line, Noise, Question, Reply
+from providers.cli.dialect import Line, Metered, Noise, Question, Reply
 from providers.cli.drivers.followed import Followed
 from providers.cli.run_files import STDOUT, Diagnostics
 from runtime.events import Draft
@@ -39,6 +39,7 @@ class Reading(ABC):
         self._timer: asyncio.TimerHandle | None = None
         self._last_output = time.monotonic()
         self._gone_at: float | None = None
+        self._metered = run.decoder if run.ctx.budget.bounds_usage and isinstance(run.decoder, Metered) else None
 
     # --- what a driver decides
 
@@ -123,6 +124,14 @@ class Reading(ABC):
                     drafts = []
                     await self.take(item)
         await self._emit(drafts)
+        if self._metered is not None:
+            self._watch_budget(self._metered)
+
+    def _watch_budget(self, metered: Metered) -> None:
+        """An agent that has ended by itself did not go on beyond its budget: what it answered stands."""
+        usage = None if self.run.decoder.has_ended else metered.usage_so_far
+        if usage is not None and (why := self.run.ctx.budget.passed_by(usage)):
+            self.run.ctx.request_stop(Stop(reason=StopReason.BUDGET, message=why))
 
     async def _emit(self, drafts: Sequence[Draft]) -> None:
         if drafts:

@@ -23,7 +23,8 @@ from providers.cli.dialect import SessionDialect, TurnContext
 from providers.cli.drivers.opening import open_process
 from providers.cli.drivers.slice import NotRead, Turn
 from providers.cli.framing import Framing
-from providers.cli.launching import Launch, Machinery, check_may_begin, note_launch, prepare, spawn
+from providers.cli.launching import Launch, Machinery, check_may_begin, hand_servers, note_launch, prepare, spawn
+from providers.cli.mcp import acp_servers, secret_values
 from providers.cli.profile import Profile
 from providers.cli.run_files import STDOUT, Slice, line_start, read_slice, write_slice
 from providers.cli.warm_processes import RECYCLE_BYTES, Revision, WarmProcess
@@ -111,7 +112,10 @@ class SessionDriver:
     ) -> tuple[WarmProcess, Slice]:
         """Hand the turn to the session's process, or to a fresh one where that has died without having taken any of it."""
         check_may_begin(ctx)
-        launch = prepare(self._profile, self._machinery, secrets, native_id=ctx.session.native_id, cwd=spec.workspace)
+        launch = prepare(
+            self._profile, self._machinery, secrets, native_id=ctx.session.native_id, cwd=spec.workspace,
+            mcp_servers=ctx.mcp_servers,
+        )  # fmt: skip
         revision = _revision(self._profile, launch, secrets)
         asked = _Asked(ctx=ctx, spec=spec, launch=launch, redact=redact, revision=revision)
         process = await self._warm.take(asked.ctx.session.key, asked.revision)
@@ -187,9 +191,10 @@ class SessionDriver:
         session = asked.ctx.session
         directory = self._warm.new_directory(session.key, asked.revision)
         try:
-            note_launch(directory, asked.launch, asked.redact)
+            launch = hand_servers(self._profile, asked.launch, directory)
+            note_launch(directory, launch, asked.redact)
             output_bytes = self._machinery.config.output_bytes + RECYCLE_BYTES
-            link = await spawn(self._machinery, asked.launch, directory, output_bytes=output_bytes)
+            link = await spawn(self._machinery, launch, directory, output_bytes=output_bytes)
         except BaseException:
             self._warm.forget(directory)
             raise
@@ -198,7 +203,10 @@ class SessionDriver:
         # where the arguments do not name the conversation, the opening does
         resumed_id = asked.launch.command.resumed_id if self._profile.resume_args else session.native_id
         try:
-            opening = self._dialect.opening(cwd=asked.launch.cwd, resumed_id=resumed_id, settings=self._profile.opening)
+            told = acp_servers(asked.launch.servers) if self._profile.mcp == "acp" else ()
+            opening = self._dialect.opening(
+                cwd=asked.launch.cwd, resumed_id=resumed_id, settings=self._profile.opening, mcp_servers=told
+            )
             process.state = await open_process(process, opening, self._machinery.tail, asked.ctx, asked.redact)
         except BaseException:
             self._warm.end(process)
@@ -247,14 +255,17 @@ def _present(process: WarmProcess) -> int:
 
 def _revision(profile: Profile, launch: Launch, secrets: Mapping[str, str]) -> Revision:
     """Tells whether a process would be started in the same way again."""
-    told = {
+    told: dict[str, object] = {
         "command": [launch.command.argv[0], *profile.command[1:], *profile.args, "|", *profile.resume_args],
         "cwd": launch.cwd,
         "env": sorted((name, value) for name, value in launch.environment.items() if name not in secrets),
         "dialect": profile.dialect,
         "opening": sorted(profile.opening.items()),
     }
-    return Revision(public=_digest(told), secret=_digest(sorted(secrets.items())))
+    if launch.servers:
+        told["mcp_servers"] = [server.public() for server in launch.servers]
+    secret = [*sorted(secrets.items()), *secret_values(launch.servers)]
+    return Revision(public=_digest(told), secret=_digest(secret))
 
 
 def _digest(value: object) -> str:

@@ -6,6 +6,7 @@ can load them. Arguments say what the agent is like: ``--no-load``, ``--forgets`
 ``--auth`` (it wants ``authenticate`` first), ``--version=2``, ``--options`` (model and mode can be chosen).
 """
 
+import hashlib
 import json
 import os
 import queue
@@ -46,6 +47,7 @@ class Agent:
     turns: tuple[str, ...] = ()
     prompt: Any = 0  # the id of the prompt under way
     asked = 0
+    servers: Any = None
 
 
 def read() -> None:
@@ -232,11 +234,18 @@ def stops(reason: str) -> Turn:
     return turn
 
 
+def mcp(_: list[str]) -> None:
+    """The servers it was told of, the values of their variables by digest."""
+    for server in Agent.servers:
+        env = {each["name"]: hashlib.sha256(each["value"].encode()).hexdigest()[:12] for each in server["env"]}
+        chunk(json.dumps({**server, "env": env}))
+
+
 TURNS: dict[str, Turn] = {
     "think": think, "plan": plan, "tool": tool, "permission": permission, "slow": slow, "holding": holding,
     "deaf": deaf, "401": unauthorized, "garbage": garbage, "twice": twice, "batch": batch, "wrong-id": wrong_id,
     "asks-much": asks_much, "huge": huge, "dies": dies, "max-tokens": stops("max_tokens"),
-    "refuses": stops("refusal"), "odd-stop": stops("tired"), "empty": lambda _: None,
+    "refuses": stops("refusal"), "odd-stop": stops("tired"), "empty": lambda _: None, "mcp": mcp,
 }  # fmt: skip
 
 
@@ -292,6 +301,7 @@ def offers() -> Message:
 
 
 def new(message: Message) -> None:
+    Agent.servers = message["params"]["mcpServers"]
     if "--auth" in FLAGS:
         say(id=message["id"], error={"code": -32000, "message": "Authentication required"})
         return
