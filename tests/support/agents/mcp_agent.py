@@ -10,20 +10,21 @@ import os
 import stat
 import sys
 import time
+from typing import Any
 
 
-def digest(value):
+def digest(value: str) -> str:
     return hashlib.sha256(value.encode()).hexdigest()[:12]
 
 
-def secrets_hidden(value):
+def secrets_hidden(value: Any) -> Any:
     """Every text in *value* by its digest."""
     if isinstance(value, dict):
         return {key: secrets_hidden(item) for key, item in value.items()}
     return [secrets_hidden(item) for item in value] if isinstance(value, list) else digest(str(value))
 
 
-def of_file():
+def of_file() -> dict[str, Any]:
     path = sys.argv[sys.argv.index("--mcp-config") + 1]
     mode = oct(stat.S_IMODE(os.stat(path).st_mode))
     with open(path) as file:
@@ -35,7 +36,10 @@ def of_file():
         }
 
 
-told = {"argv": sys.argv[1:], "env": {k: digest(v) for k, v in os.environ.items() if "TOKEN" in k or "IOP_MCP" in k}}
+told: dict[str, Any] = {
+    "argv": sys.argv[1:],
+    "env": {k: digest(v) for k, v in os.environ.items() if "TOKEN" in k or "IOP_MCP" in k},
+}
 if "--mcp-config" in sys.argv:
     told["file"] = of_file()
 with open("/proc/self/cmdline", "rb") as file:

@@ -4,11 +4,12 @@ import hashlib
 import json
 import os
 import sys
+from typing import Any
 
 TOOL = {"name": "tell", "description": "Tells nothing.", "inputSchema": {"type": "object", "properties": {}}}
 
 
-def answer(method, params):
+def answer(method: str, params: dict[str, Any]) -> Any:
     if method == "initialize":
         version = params.get("protocolVersion", "2025-06-18")
         return {
