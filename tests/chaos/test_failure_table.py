@@ -737,7 +737,9 @@ async def test_f17_a_removed_run_directory_ends_that_run_only(new_node: NewNode)
             assert_whole(follower.run_id, follower.directory(node.run_directories()), received=follower.events)
         await until(lambda: not is_alive(pid))
         assert (await client.get(victim.run_id)).run.has_ended
-        assert (await client.status()).active_runs == 0
+        async with asyncio.timeout(10):  # a run leaves when what survived its terminal is gone
+            while (await client.status()).active_runs:
+                await asyncio.sleep(0.02)
 
 
 @pytest.mark.req("BAN-18", "E-19")
