@@ -38,12 +38,20 @@ class LineFormatter(logging.Formatter):
         return " ".join([super().formatMessage(record), *facts])
 
 
+def without_departures(record: logging.LogRecord) -> bool:
+    """A caller that has its terminal may leave before the status is out; gRPC tells that as an error with a traceback."""
+    if record.exc_info and type(record.exc_info[1]).__name__ == "ExecuteBatchError":
+        record.exc_info, record.levelno, record.levelname = None, logging.INFO, "INFO"
+    return True
+
+
 def main(argv: Sequence[str]) -> int:
     """Serve until told to stop. Exit codes: 0 stopped, 1 could not start, 2 wrong usage or configuration."""
     arguments = _parser().parse_args(argv)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
     logging.basicConfig(level=arguments.log_level.upper(), handlers=[handler])
+    logging.getLogger("grpc._cython.cygrpc").addFilter(without_departures)
     source = ConfigSource(path=arguments.config, listen=arguments.listen, data_dir=arguments.data_dir)
     try:
         config = source.load()

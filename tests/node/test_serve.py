@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from node import serve
-from node.serve import main
+from node.serve import main, without_departures
 
 
 def test_a_configuration_that_cannot_be_used_is_exit_2_and_one_sentence(
@@ -139,3 +139,19 @@ def test_a_line_of_the_log_says_which_run(caplog: pytest.LogCaptureFixture) -> N
     line = serve.LineFormatter("%(levelname)s %(name)s %(message)s").format(caplog.records[0])
 
     assert line == "INFO runtime ended run_id=r1 state=complete"
+
+
+def test_a_caller_that_leaves_with_its_terminal_is_no_error_of_the_nodes() -> None:
+    class ExecuteBatchError(Exception):
+        """As gRPC's own, which cannot be made from outside."""
+
+    def told(error: Exception) -> logging.LogRecord:
+        trace = (type(error), error, None)
+        record = logging.LogRecord("grpc._cython.cygrpc", logging.ERROR, __file__, 1, "raised in core", None, trace)
+        assert without_departures(record)
+        return record
+
+    departed, broken = told(ExecuteBatchError()), told(RuntimeError())
+
+    assert (departed.levelname, departed.exc_info) == ("INFO", None)
+    assert broken.levelname == "ERROR" and broken.exc_info is not None
