@@ -40,10 +40,6 @@ class ToolCalls:
     def __init__(self) -> None:
         self._calls: dict[str, _Call] = {}
 
-    @property
-    def has_any(self) -> bool:
-        return bool(self._calls)
-
     def take(self, update: JsonObject, found: Found) -> bool:
         """A ``tool_call`` or ``tool_call_update``; True for the first word about a call."""
         call_id = bounded(fields.text(update, "toolCallId"), 256)

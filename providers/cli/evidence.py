@@ -8,6 +8,7 @@ matches none has no code rather than a likely one.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 
 from providers.cli.dialect import ProcessEnd
@@ -101,3 +102,9 @@ def exit_facts(end: ProcessEnd) -> dict[str, str]:
 def was_ended_from_outside(end: ProcessEnd) -> bool:
     """A signal ended the process, directly or as the 128 + N of a shell's convention, or nothing has yet."""
     return end.signal is not None or end.code is None or end.code > 128
+
+
+def history_gone(facts: Mapping[str, str] | None = None) -> Failure:
+    """The failure of a resume that began a new session: the agent knows the conversation no more."""
+    message = "the agent began a new session instead of resuming: the conversation does not exist any more"
+    return Failure(code=FailureCode.LOST, message=message, metadata=facts or {})

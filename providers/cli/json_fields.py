@@ -109,3 +109,8 @@ def lenient(source: JsonObject, kind: type[Struct]) -> Struct:
             except msgspec.ValidationError:
                 pass  # another type than expected is as good as not told
     return kind(**told)
+
+
+def as_object(value: object) -> JsonObject:
+    """*value* when it is an object, else an empty one."""
+    return value if isinstance(value, dict) else {}

@@ -239,7 +239,7 @@ class CodexDecoder:
 
     def _usage(self, usage_told: object) -> tuple[Usage | None, dict[str, str]]:
         """The run's usage, or what is known of the thread's where the run's cannot be told."""
-        told = _object(usage_told)
+        told = fields.as_object(usage_told)
         if self._resumed_id is not None:
             totals = {key: fields.count(told, key) for key in ("input_tokens", "output_tokens")}
             return None, {f"thread_{key}": str(value) for key, value in totals.items() if value is not None}
@@ -283,7 +283,7 @@ def _failure(told: JsonObject, facts: dict[str, str]) -> Failure:
 
 def _told(event: _Event) -> JsonObject:
     """What an event says about an error: an object of its own, or the event's message."""
-    return _object(event.error) or {"message": event.message}
+    return fields.as_object(event.error) or {"message": event.message}
 
 
 def _asked(item: _Item) -> str:
@@ -303,15 +303,11 @@ def _asked(item: _Item) -> str:
 def _tool_result(item: _Item) -> ToolResult:
     output, problem = item.aggregated_output, ""
     if item.error is not None or item.result is not None:  # a tool of an MCP server
-        problem = item.error if isinstance(item.error, str) else fields.text(_object(item.error), "message")
-        blocks = fields.objects(_object(item.result), "content")
+        problem = item.error if isinstance(item.error, str) else fields.text(fields.as_object(item.error), "message")
+        blocks = fields.objects(fields.as_object(item.result), "content")
         output = problem or "\n".join(fields.text(each, "text") for each in blocks)
     is_error = item.status in _FAILED or bool(problem) or bool(item.exit_code)
     return ToolResult(call_id=item.id, output=bounded(output), is_error=is_error)
-
-
-def _object(value: object) -> JsonObject:
-    return value if isinstance(value, dict) else {}
 
 
 def _plan(item: _Item) -> Plan:

@@ -28,7 +28,14 @@ import msgspec
 
 from providers.cli import json_fields as fields
 from providers.cli.dialect import Line, Noise, ProcessEnd, TurnContext, process_failure
-from providers.cli.evidence import code_of_prose, code_of_status, exit_facts, recoded, was_ended_from_outside
+from providers.cli.evidence import (
+    code_of_prose,
+    code_of_status,
+    exit_facts,
+    history_gone,
+    recoded,
+    was_ended_from_outside,
+)
 from providers.cli.found import Found
 from providers.cli.json_fields import JsonObject, storable
 from providers.cli.json_lines import bounded, recover
@@ -185,7 +192,7 @@ class CopilotDecoder:
             return error(self._failure_without_result(end))
         facts = exit_facts(end) | _requests(self._result)
         if self._is_other_session:
-            return error(_history_gone(facts))
+            return error(history_gone(facts))
         if self._error is not None:
             return error(_failure(self._error, facts))
         if self._result.exit_code != 0:
@@ -273,7 +280,7 @@ class CopilotDecoder:
         )
 
     def _tool_result(self, data: _Data, is_sub_agent: bool, found: Found) -> None:
-        result, problem = _object(data.result), fields.text(_object(data.error), "message")
+        result, problem = fields.as_object(data.result), fields.text(fields.as_object(data.error), "message")
         output = problem or fields.text(result, "content")
         is_error = data.success is False or bool(problem)
         found.activity(ToolResult(call_id=storable(data.tool_call_id), output=bounded(output), is_error=is_error))
@@ -314,11 +321,6 @@ class CopilotDecoder:
         return recoded(failure, _code(told) if told else code_of_prose(end.stderr))
 
 
-def _history_gone(facts: dict[str, str]) -> Failure:
-    message = "the agent began a new session instead of resuming: the conversation does not exist any more"
-    return Failure(code=FailureCode.LOST, message=message, metadata=facts)
-
-
 def _failure(told: _Data, facts: dict[str, str]) -> Failure:
     if told.status_code is not None:
         facts = facts | {"api_error_status": str(told.status_code)}
@@ -336,9 +338,5 @@ def _code(told: _Data) -> FailureCode | None:
 
 def _requests(result: _Event) -> dict[str, str]:
     """Premium requests, the one thing that Copilot counts; it may be a fraction."""
-    used = fields.number(_object(result.usage), "premiumRequests")
+    used = fields.number(fields.as_object(result.usage), "premiumRequests")
     return {"premium_requests": f"{used:g}"} if used else {}
-
-
-def _object(value: object) -> JsonObject:
-    return value if isinstance(value, dict) else {}

@@ -31,9 +31,16 @@ import msgspec
 
 from providers.cli import json_fields as fields
 from providers.cli.dialect import Line, Noise, ProcessEnd, TurnContext, process_failure
-from providers.cli.evidence import code_of_prose, code_of_status, exit_facts, recoded, was_ended_from_outside
+from providers.cli.evidence import (
+    code_of_prose,
+    code_of_status,
+    exit_facts,
+    history_gone,
+    recoded,
+    was_ended_from_outside,
+)
 from providers.cli.found import Found
-from providers.cli.json_fields import JsonObject, storable
+from providers.cli.json_fields import storable
 from providers.cli.json_lines import bounded, recover
 from runtime.events import Draft, EventType, Notice, ToolCall, ToolResult, Usage, complete, error
 from runtime.failure import Failure, FailureCode
@@ -173,7 +180,7 @@ class GeminiDecoder:
             return error(self._failure_without_result(end))
         facts = exit_facts(end)
         if self._is_other_session:
-            return error(_history_gone(facts))
+            return error(history_gone(facts))
         usage, answer = _usage(self._terminal), self._message.text or self._answer
         if self._terminal.status == "success" and answer:
             return complete(answer, usage=usage, metadata=facts)
@@ -223,7 +230,9 @@ class GeminiDecoder:
         )
 
     def _tool_result(self, event: _Event, found: Found) -> None:
-        output = event.output if isinstance(event.output, str) else fields.text(_object(event.error), "message")
+        output = (
+            event.output if isinstance(event.output, str) else fields.text(fields.as_object(event.error), "message")
+        )
         is_error = event.status != "success"
         found.activity(ToolResult(call_id=storable(event.tool_id), output=bounded(output), is_error=is_error))
 
@@ -241,7 +250,7 @@ class GeminiDecoder:
     def _failure(self, result: _Event, end: ProcessEnd, facts: dict[str, str]) -> Failure:
         if result.status == "success":
             return Failure(code=FailureCode.OUTPUT_INVALID, message="the agent ended without an answer", metadata=facts)
-        told = _object(result.error)
+        told = fields.as_object(result.error)
         message = fields.text(told, "message") or self._last_error
         code = _ERROR_TYPES.get(fields.text(told, "type")) or _code(message, end) or FailureCode.PROCESS_FAILED
         return Failure(code=code, message=message or "the agent failed without a reason", metadata=facts)
@@ -255,11 +264,6 @@ class GeminiDecoder:
         if end.code == 0 and not self._last_error:
             return failure  # an error on stderr may be one that a retry has healed
         return recoded(failure, _code(self._last_error, end) or code_of_prose(end.stderr))
-
-
-def _history_gone(facts: dict[str, str]) -> Failure:
-    message = "the agent began a new session instead of resuming: the conversation does not exist any more"
-    return Failure(code=FailureCode.LOST, message=message, metadata=facts)
 
 
 def _code(message: str, end: ProcessEnd) -> FailureCode | None:
@@ -287,7 +291,7 @@ def _exit_status(end: ProcessEnd) -> int | None:
 
 def _usage(result: _Event) -> Usage | None:
     """The process's own counts, which a resume does not carry on; all zero means that nothing was counted."""
-    told = _object(result.stats)
+    told = fields.as_object(result.stats)
     usage = Usage(
         input_tokens=fields.count(told, "input_tokens"),
         output_tokens=fields.count(told, "output_tokens"),
@@ -301,7 +305,3 @@ def _seconds(earlier: str, later: str) -> float:
         return (datetime.fromisoformat(later) - datetime.fromisoformat(earlier)).total_seconds()
     except (ValueError, TypeError):
         return 0.0
-
-
-def _object(value: object) -> JsonObject:
-    return value if isinstance(value, dict) else {}

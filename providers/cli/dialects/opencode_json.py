@@ -28,6 +28,7 @@ from providers.cli.dialect import Line, Noise, ProcessEnd, TurnContext, process_
 from providers.cli.evidence import (
     code_of_prose,
     code_of_status,
+    history_gone,
     is_unknown_session,
     recoded,
     was_ended_from_outside,
@@ -133,7 +134,7 @@ class OpencodeDecoder:
     def conclude(self, end: ProcessEnd) -> Draft:
         usage = self._usage()
         if self._is_other_session:
-            return error(_history_gone(), usage=usage)
+            return error(history_gone(), usage=usage)
         if self._error is not None:
             return error(_failure(self._error, end), usage=usage)
         if end.code == 0 and self._spoken and self._reason not in ("", _TOOL_CALLS):
@@ -152,7 +153,7 @@ class OpencodeDecoder:
         if self.has_ended:
             found.noise("after_terminal", event.type or "an event without type")
         elif event.type == "error":
-            self._error = _object(event.error)
+            self._error = fields.as_object(event.error)
         elif handler is None:
             found.noise("unknown_type", event.type or "an event without type")
         else:
@@ -201,7 +202,7 @@ class OpencodeDecoder:
 
     def _tool_use(self, part: _Part, found: Found) -> None:
         """A tool that has ended: the call and its result come in one event."""
-        state, call_id = _object(part.state), storable(part.call_id)
+        state, call_id = fields.as_object(part.state), storable(part.call_id)
         asked = fields.as_json(state.get("input", {}))
         problem = fields.text(state, "error")
         found.activity(ToolCall(call_id=call_id, name=storable(part.tool), input_json=bounded(asked)))
@@ -213,7 +214,7 @@ class OpencodeDecoder:
         self._reason = storable(part.reason) or "unknown"
         if self._reason == _TOOL_CALLS:
             self._spoken = []
-        tokens = _object(part.tokens)
+        tokens = fields.as_object(part.tokens)
         for holder, names in ((tokens, _TOKENS), (fields.mapping(tokens, "cache"), _CACHE)):
             for name, key in names.items():
                 self._counts[name] = self._counts.get(name, 0) + (fields.count(holder, key) or 0)
@@ -239,11 +240,6 @@ class OpencodeDecoder:
         return recoded(failure, code_of_prose(end.stderr))
 
 
-def _history_gone() -> Failure:
-    message = "the agent began a new session instead of resuming: the conversation does not exist any more"
-    return Failure(code=FailureCode.LOST, message=message)
-
-
 def _failure(told: JsonObject, end: ProcessEnd) -> Failure:
     """The failure of an error event, whose ``data`` is that of the HTTP answer where there was one."""
     name, data = fields.text(told, "name"), fields.mapping(told, "data")
@@ -258,7 +254,3 @@ def _failure(told: JsonObject, end: ProcessEnd) -> Failure:
     if retry_after := fields.text(fields.mapping(data, "responseHeaders"), "retry-after"):
         facts["retry_after_s"] = retry_after
     return Failure(code=code, message=message or name or "the agent failed without a reason", metadata=facts)
-
-
-def _object(value: object) -> JsonObject:
-    return value if isinstance(value, dict) else {}

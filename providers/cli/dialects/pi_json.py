@@ -28,7 +28,14 @@ import msgspec
 
 from providers.cli import json_fields as fields
 from providers.cli.dialect import Line, Noise, ProcessEnd, TurnContext, process_failure
-from providers.cli.evidence import code_of_prose, code_of_status, exit_facts, recoded, was_ended_from_outside
+from providers.cli.evidence import (
+    code_of_prose,
+    code_of_status,
+    exit_facts,
+    history_gone,
+    recoded,
+    was_ended_from_outside,
+)
 from providers.cli.found import Found
 from providers.cli.json_fields import JsonObject, storable
 from providers.cli.json_lines import bounded, recover
@@ -161,7 +168,7 @@ class PiDecoder:
     def conclude(self, end: ProcessEnd) -> Draft:
         facts, usage, last = exit_facts(end), self._usage(), self._last
         if self._is_other_session:
-            return error(_history_gone(facts))
+            return error(history_gone(facts))
         if last is None or not (self._is_idle or self._has_ended):
             return error(self._failure_without_end(end), usage=usage)
         if last.stop_reason in _BAD:
@@ -290,11 +297,6 @@ class PiDecoder:
         if self._resumed_id is not None and _UNKNOWN_SESSION.search(end.stderr):
             return recoded(failure, FailureCode.LOST)
         return recoded(failure, _code(told) if told else code_of_prose(end.stderr))
-
-
-def _history_gone(facts: dict[str, str]) -> Failure:
-    message = "the agent began a new session instead of resuming: the conversation does not exist any more"
-    return Failure(code=FailureCode.LOST, message=message, metadata=facts)
 
 
 def _failure(message: _Message, facts: dict[str, str]) -> Failure:

@@ -33,7 +33,7 @@ import msgspec
 
 from providers.cli import json_fields as fields
 from providers.cli.dialect import Line, Noise, ProcessEnd, TurnContext, process_failure
-from providers.cli.evidence import code_of_prose, exit_facts, recoded, was_ended_from_outside
+from providers.cli.evidence import code_of_prose, exit_facts, history_gone, recoded, was_ended_from_outside
 from providers.cli.found import Found
 from providers.cli.json_fields import JsonObject, storable
 from providers.cli.json_lines import bounded, recover
@@ -145,7 +145,7 @@ class QwenDecoder:
             return error(self._failure_without_result(end))
         facts = exit_facts(end)
         if self._is_other_session:
-            return error(_history_gone(facts))
+            return error(history_gone(facts))
         usage, totals = self._usage(self._result)
         facts |= totals | _result_facts(self._result)
         failure = self._failure(self._result, facts)
@@ -305,11 +305,6 @@ class QwenDecoder:
         if self._resumed_id is not None and _UNKNOWN_SESSION in end.stderr:
             return recoded(failure, FailureCode.LOST)
         return recoded(failure, _code(told or end.stderr) or _EXIT_CODES.get(end.code or 0))
-
-
-def _history_gone(facts: dict[str, str]) -> Failure:
-    message = "the agent began a new session instead of resuming: the conversation does not exist any more"
-    return Failure(code=FailureCode.LOST, message=message, metadata=facts)
 
 
 def _code(told: str) -> FailureCode | None:
