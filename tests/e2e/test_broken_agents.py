@@ -13,7 +13,7 @@ import pytest
 
 from node.client import NodeClient
 from runtime.events import FailureRecord, RuntimeEvent
-from tests.support.nodes import Agent, Node, shell, wait_until
+from tests.support.nodes import LINGERS, Agent, Node, shell, wait_until
 from tests.support.runs import BOUND_S, ending, run, text, words
 
 SECONDS = 1_000_000_000
@@ -91,7 +91,7 @@ async def test_a_workspace_that_vanished_is_named_and_not_the_binary(
 
     async with NodeClient(node.address) as client:
         # The turn before leaves a process that takes its time to die, and the next turn waits for that.
-        await run(client, "shell", "(trap '' TERM; exec sleep 60) >/dev/null 2>&1 & echo bye", **named)
+        await run(client, "shell", LINGERS, **named)
         second = asyncio.create_task(run(client, "shell", "echo hi", workspace=str(gone), **named))
         while len(node.run_directories()) < 2:
             await asyncio.sleep(0.001)

@@ -15,7 +15,7 @@ from node.client import NodeClient, NodeError
 from node.wire_views import CancelReceipt
 from runtime.types import RunRequest
 from tests.support.commands import iop
-from tests.support.nodes import Node, fake, shell
+from tests.support.nodes import LINGERS, Node, fake, shell
 from tests.support.runs import BOUND_S, begun, ending, follow, run, words
 
 CANCELLED = CancelReceipt(accepted=True, state="cancelled")
@@ -171,7 +171,7 @@ async def test_a_turn_that_waits_for_the_one_before_is_never_started_when_cancel
     started = tmp_path / "agent-started"
 
     async with NodeClient(node.address) as client, asyncio.timeout(BOUND_S):
-        await run(client, "shell", "(trap '' TERM; exec sleep 60) >/dev/null 2>&1 & echo bye", **named)
+        await run(client, "shell", LINGERS, **named)
         second = asyncio.create_task(run(client, "shell", f"touch {started}", run_id="second", **named))
         while len(node.run_directories()) < 2:
             await asyncio.sleep(0.001)
