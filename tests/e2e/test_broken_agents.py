@@ -13,7 +13,7 @@ import pytest
 
 from node.client import NodeClient
 from runtime.events import FailureRecord, RuntimeEvent
-from tests.support.nodes import LINGERS, Agent, Node, shell, wait_until
+from tests.support.nodes import Agent, Node, fake, shell, wait_until
 from tests.support.runs import BOUND_S, ending, run, text, words
 
 SECONDS = 1_000_000_000
@@ -85,26 +85,26 @@ async def test_a_workspace_that_vanished_is_named_and_not_the_binary(
     new_node: Callable[..., Node], tmp_path: Path, instead: str
 ) -> None:
     """It is there when the request is checked, and gone when the agent is to start: one errno, two causes."""
-    node = new_node(agents={"shell": shell()}, times={"cancel_grace_s": 0.5}).start()
+    node = new_node(agents={"lingers": fake("lingers.sh")}, times={"cancel_grace_s": 2.0}).start()
     gone, named = tmp_path / "gone", {"session_id": "s", "session_mode": "create_if_missing"}
     gone.mkdir()
 
     async with NodeClient(node.address) as client:
         # The turn before leaves a process that takes its time to die, and the next turn waits for that.
-        await run(client, "shell", LINGERS, **named)
-        second = asyncio.create_task(run(client, "shell", "echo hi", workspace=str(gone), **named))
+        await run(client, "lingers", "linger", **named)
+        second = asyncio.create_task(run(client, "lingers", str(tmp_path / "made"), workspace=str(gone), **named))
         while len(node.run_directories()) < 2:
             await asyncio.sleep(0.001)
         gone.rmdir()
         if instead == "a file":
             gone.touch()
         events = await second
-        healthy = await run(client, "shell", "echo hi")
+        healthy = await run(client, "lingers", str(tmp_path / "made"))
 
     reason = "No such file or directory" if instead == "nothing" else "Not a directory"
     failure = failure_of(events)
     assert (failure.code, failure.message) == ("process_failed", f"workspace {str(gone)!r} cannot be entered: {reason}")
-    assert words(healthy) == ["start", "delta", "complete"]
+    assert words(healthy) == ["start", "complete"]
 
 
 # --- what says nothing, or nonsense

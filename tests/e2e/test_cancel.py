@@ -15,7 +15,7 @@ from node.client import NodeClient, NodeError
 from node.wire_views import CancelReceipt
 from runtime.types import RunRequest
 from tests.support.commands import iop
-from tests.support.nodes import LINGERS, Node, fake, shell
+from tests.support.nodes import Node, fake
 from tests.support.runs import BOUND_S, begun, ending, follow, run, words
 
 CANCELLED = CancelReceipt(accepted=True, state="cancelled")
@@ -166,13 +166,13 @@ async def test_a_cancel_right_after_acceptance_ends_the_run(node: Node, client: 
 async def test_a_turn_that_waits_for_the_one_before_is_never_started_when_cancelled(
     new_node: Callable[..., Node], tmp_path: Path
 ) -> None:
-    node = new_node(agents={"shell": shell()}, times={"cancel_grace_s": 1.5}).start()
+    node = new_node(agents={"lingers": fake("lingers.sh")}, times={"cancel_grace_s": 2.0}).start()
     named = {"session_id": "s", "session_mode": "create_if_missing"}
     started = tmp_path / "agent-started"
 
     async with NodeClient(node.address) as client, asyncio.timeout(BOUND_S):
-        await run(client, "shell", LINGERS, **named)
-        second = asyncio.create_task(run(client, "shell", f"touch {started}", run_id="second", **named))
+        await run(client, "lingers", "linger", **named)
+        second = asyncio.create_task(run(client, "lingers", str(started), run_id="second", **named))
         while len(node.run_directories()) < 2:
             await asyncio.sleep(0.001)
         receipt = await client.cancel("second")

@@ -70,10 +70,6 @@ def shell(**more: Any) -> Agent:
     return Agent(command=SHELL, dialect="plain_text", **more)
 
 
-LINGERS = "mkfifo set; (trap '' TERM; echo > set; exec sleep 60) >/dev/null 2>&1 & read _ < set; echo bye"
-"""A script that leaves a process which takes its time to die; it says bye when that no longer heeds SIGTERM."""
-
-
 def fork_bomb() -> Agent | None:
     """An agent that forks without end as a user without privileges; None where it cannot be one.
 
