@@ -29,9 +29,9 @@ def verb_to_wire(verb: str) -> node_pb2.InputVerb:
 
 
 def input_receipt_to_wire(receipt: InputReceipt) -> node_pb2.SendInputResponse:
-    return node_pb2.SendInputResponse(outcome=_OUTCOMES[receipt.outcome], detail=receipt.message)
+    return node_pb2.SendInputResponse(outcome=_OUTCOMES[receipt.outcome], detail=receipt.message, run_id=receipt.run_id)
 
 
 def input_receipt_from_wire(response: node_pb2.SendInputResponse) -> InputReceipt:
     outcomes = {number: outcome for outcome, number in _OUTCOMES.items()}
-    return InputReceipt(outcome=outcomes[response.outcome], message=response.detail)
+    return InputReceipt(outcome=outcomes[response.outcome], message=response.detail, run_id=response.run_id)

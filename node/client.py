@@ -41,7 +41,8 @@ from node.wire_views import (
     RunView,
 )
 from runtime.events import TERMINAL, RuntimeEvent
-from runtime.provider import InputReceipt
+from runtime.keys import new_ulid
+from runtime.provider import InputReceipt, InputVerb
 from runtime.types import RunRequest
 
 __all__ = ["DEFAULT_ADDRESS", "NodeClient", "NodeError", "NodeUnreachable", "new_run_id"]
@@ -186,9 +187,13 @@ class NodeClient:
         request = command_to_wire(target, name, adapter=adapter, arguments=arguments or {})
         return await self._connection.command(request, within_s)
 
-    async def send_input(self, run_id: str, verb: str, text: str = "") -> InputReceipt:
-        """Do *verb* (interrupt, steer or queue) to a running turn; a target that cannot refuses as ``unsupported``."""
-        return await self._connection.send_input(run_id, verb, text)
+    async def send_input(self, run_id: str, verb: str, text: str = "", *, new_run_id: str = "") -> InputReceipt:
+        """Do *verb* (interrupt, steer or queue) to a running turn; a target that cannot refuses as ``unsupported``.
+
+        ``queue`` makes a background run, under *new_run_id* or the id in the receipt: :meth:`attach` to it.
+        """
+        new_run_id = new_run_id or (new_ulid().lower() if verb == InputVerb.QUEUE else "")
+        return await self._connection.send_input(run_id, verb, text, new_run_id)
 
     async def respond(self, run_id: str, request_id: str, *, allow: bool, message: str = "") -> None:
         """Answer a question (activity ``permission_request``) of a running agent; durable when this returns."""

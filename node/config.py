@@ -108,6 +108,7 @@ class _Limits(_Strict):
     keep_runs_bytes: Bytes = _DEFAULTS.keep_runs_bytes
     max_concurrent_runs: Count = _DEFAULTS.max_concurrent_runs
     max_queued_runs: Annotated[int, Field(ge=0, le=1_000_000, strict=True)] = _DEFAULTS.max_queued_runs
+    max_queued_per_session: Annotated[int, Field(ge=0, le=10_000, strict=True)] = _DEFAULTS.max_queued_per_session
     max_warm_processes: Count = _DEFAULTS.max_warm_processes
     max_input_bytes: Annotated[int, Field(gt=0, le=7_000_000, strict=True)] = _DEFAULTS.max_input_bytes
     output_bytes: Bytes = _DEFAULTS.output_bytes

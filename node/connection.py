@@ -195,9 +195,9 @@ class Connection:
         """A provider's answer to a command."""
         return views.answer_from_wire(await _ask(self._stub.Command, request, within_s=within_s))
 
-    async def send_input(self, run_id: str, verb: str, text: str) -> InputReceipt:
-        """Do something to a running turn."""
-        request = node_pb2.SendInputRequest(run_id=run_id, verb=verb_to_wire(verb), input=text)
+    async def send_input(self, run_id: str, verb: str, text: str, new_run_id: str) -> InputReceipt:
+        """Do something to a running turn, or behind it."""
+        request = node_pb2.SendInputRequest(run_id=run_id, verb=verb_to_wire(verb), input=text, new_run_id=new_run_id)
         return input_receipt_from_wire(await _ask(self._stub.SendInput, request))
 
     async def respond(self, run_id: str, request_id: str, allow: bool, message: str) -> None:

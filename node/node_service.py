@@ -35,7 +35,7 @@ class NodeInfoService:
             node_id=self._host.node_id, version=self._version, started_ns=self._host.started_ns,
             is_recovered=runs.recovered.is_set(), active_runs=len(runs.live), readers=runs.readers,
             limits=runs.config.limits(), notes=self._host.notes(), keeper_pid=self._host.keeper.pid,
-            is_draining=runs.draining.is_set(), queued_runs=runs.capacity.waiting,
+            is_draining=runs.draining.is_set(), queued_runs=runs.queued,
             generation=self._host.registry.snapshot.version,
         )  # fmt: skip
 

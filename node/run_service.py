@@ -78,7 +78,7 @@ class RunService:
 
     async def SendInput(self, request: node_pb2.SendInputRequest, context: Context) -> node_pb2.SendInputResponse:
         verb = bridge_inputs.verb_from_wire(request.verb)
-        receipt = await send_input(self._runs, request.run_id, verb, request.input)
+        receipt = await send_input(self._runs, request.run_id, verb, request.input, new_run_id=request.new_run_id)
         return bridge_inputs.input_receipt_to_wire(receipt)
 
     async def RespondPermission(

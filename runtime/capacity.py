@@ -1,7 +1,8 @@
 """How many runs may execute at once, and in which order the others wait.
 
 A run holds a ticket from its acceptance to its end. A ticket is *granted* when the run may execute: at once while a slot
-is free, else in the order of acceptance, as slots are given back. A slot is free again before the run's terminal can be
+is free, else in the order of acceptance, as slots are given back. A run that waits for something else first holds a
+*parked* ticket, which occupies nothing until it enters the queue. A slot is free again before the run's terminal can be
 seen, so whoever sees a terminal can dispatch at once.
 """
 
@@ -27,6 +28,11 @@ class Ticket:
     def position(self) -> int:
         """The place in the queue, 1 being next; 0 once granted."""
         return self._capacity.position(self)
+
+    def enter(self) -> None:
+        """Of a parked ticket: it is granted now, or waits at the end of the queue. Of another this does nothing."""
+        if not self._is_released:
+            self._capacity.enter(self)
 
     def release(self) -> None:
         """Give the slot or the place back; repeating does nothing."""
@@ -71,14 +77,21 @@ class Capacity:
             raise self._exhausted(ticket, target)
         return ticket
 
-    def take_regardless(self, *, adapter: str, target: str, target_limit: int = 0, has_begun: bool = True) -> Ticket:
-        """A ticket for a run that an earlier host process accepted: granted when it has begun, else queued at the end."""
-        ticket = Ticket(self, (adapter, target), target_limit)
+    def park(self, *, adapter: str, target: str, target_limit: int = 0) -> Ticket:
+        """A ticket for a run that waits for something else first."""
+        return Ticket(self, (adapter, target), target_limit)
+
+    def enter(self, ticket: Ticket, *, has_begun: bool = False) -> None:
+        """Grant the parked *ticket* when a slot is free, else queue it: its run was accepted, so no limit refuses it.
+
+        A run that has begun already has its slot whatever the limits say.
+        """
+        if ticket.granted.is_set() or ticket in self._waiting:
+            return
         if has_begun or self._is_free(ticket):
             self._grant(ticket)
         else:
             self._waiting.append(ticket)
-        return ticket
 
     def position(self, ticket: Ticket) -> int:
         return self._waiting.index(ticket) + 1 if ticket in self._waiting else 0
@@ -86,7 +99,8 @@ class Capacity:
     def give_back(self, ticket: Ticket) -> None:
         """Called by the ticket, once."""
         if not ticket.granted.is_set():
-            self._waiting.remove(ticket)
+            if ticket in self._waiting:
+                self._waiting.remove(ticket)
             return
         self._used[ticket.key] -= 1
         if not self._used[ticket.key]:

@@ -27,6 +27,8 @@ class RuntimeConfig:
     max_concurrent_runs: int = 64
     max_queued_runs: int = 0
     """How many accepted runs may wait for a slot; beyond it, and with 0 at once, a run is refused."""
+    max_queued_per_session: int = 16
+    """How many runs may wait for the active one of their session (verb ``queue``)."""
     queue_timeout_s: float = 3600.0
     max_warm_processes: int = 32
     """How many processes of sessions stay between runs; a session whose process went is resumed by a fresh one."""
@@ -58,6 +60,7 @@ class RuntimeConfig:
         return {
             "max_concurrent_runs": self.max_concurrent_runs,
             "max_queued_runs": self.max_queued_runs,
+            "max_queued_per_session": self.max_queued_per_session,
             "max_input_bytes": self.max_input_bytes,
             "output_bytes": self.output_bytes,
             "max_line_bytes": self.max_line_bytes,

@@ -46,29 +46,41 @@ class Executor:
     ) -> None:
         self.config, self._storage, self._index, self._live, self._tasks = config, storage, index, live, tasks
         self._sessions = known
-        self._last_turn: dict[str, asyncio.Task[None]] = {}
+        self._begun: dict[str, set[asyncio.Task[None]]] = {}
 
     def begin(self, run: LiveRun, emitter: Emitter) -> None:
         """Execute the accepted *run* in a task of its own; this object owns the task."""
         run.emitter = emitter
-        previous = self._last_turn.get(run.session.key)
-        task = self._tasks.start(self._drive(run, emitter, previous), name=f"run {run.spec.run_id}")
-        run.task = self._last_turn[run.session.key] = task
+        run.task = self._tasks.start(self._drive(run, emitter), name=f"run {run.spec.run_id}")
 
-    async def _drive(self, run: LiveRun, emitter: Emitter, previous: asyncio.Task[None] | None) -> None:
+    async def _drive(self, run: LiveRun, emitter: Emitter) -> None:
         assert run.lease is not None
         if not run.ctx.adopting:  # an adopted run may have ended in time: recovery arms it when that is known
             run.arm_deadline()
         try:
-            if previous is not None:
-                await asyncio.wait([previous], timeout=PREVIOUS_TURN_S)
-            if not run.ticket.granted.is_set():
-                await self._wait_for_slot(run)
+            await self._wait_for_session(run)
+            await self._wait_for_slot(run)
             await execute(run.lease.provider, run.ctx, run.spec, emitter)
         except Exception as problem:
             await self._end_all_the_same(run, emitter, problem)
         finally:
             await self.settle(run)
+
+    async def _wait_for_session(self, run: LiveRun) -> None:
+        """Wait until it is this run's turn or it is told to stop, then a while for what is left of the turns before.
+
+        The runs before have bounds of their own; a bound here would lose what was said behind a long one.
+        """
+        if not run.turn.granted.is_set():
+            await first_of(run.turn.granted.wait(), run.ctx.stopped())
+        if not run.turn.granted.is_set():
+            return
+        assert run.task is not None
+        begun = self._begun.setdefault(run.session.key, set())
+        before = tuple(begun)
+        begun.add(run.task)
+        if before:
+            await first_of(asyncio.wait(before), run.ctx.stopped(), within_s=PREVIOUS_TURN_S)
 
     async def _end_all_the_same(self, run: LiveRun, emitter: Emitter, problem: Exception) -> None:
         """What went wrong here was the host's doing; the run's readers get a terminal, if it can be shown at all."""
@@ -78,6 +90,9 @@ class Executor:
 
     async def _wait_for_slot(self, run: LiveRun) -> None:
         """Wait until a slot is free or the run is told to stop; its own time-out counts from then."""
+        if run.ticket.granted.is_set():
+            return
+        run.ticket.enter()
         await first_of(run.ticket.granted.wait(), run.ctx.stopped(), within_s=self.config.queue_timeout_s)
         if not run.ticket.granted.is_set():
             waited = f"no execution slot became free within {self.config.queue_timeout_s:g} s"
@@ -95,8 +110,13 @@ class Executor:
         finally:  # what could not be recorded is found in the journal at the next start
             if run.is_stored or run.record.ended_ns is None:
                 self._live.pop((run.record.principal, run.record.run_id), None)
-            if run.task is not None and self._last_turn.get(run.session.key) is run.task:
-                del self._last_turn[run.session.key]
+            self._leave(run)
+
+    def _leave(self, run: LiveRun) -> None:
+        begun = self._begun.get(run.session.key, set())
+        begun -= {run.task}
+        if not begun:
+            self._begun.pop(run.session.key, None)
 
     async def _record_outcome(self, run: LiveRun) -> None:
         record, size_bytes = run.record, 0

@@ -157,10 +157,11 @@ class InputOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputReceipt:
-    """The answer to a verb, with a sentence for people."""
+    """The answer to a verb, with a sentence for people; ``run_id`` is the run that ``queue`` made."""
 
     outcome: InputOutcome
     message: str = ""
+    run_id: str = ""
 
 
 TakeInput = Callable[[InputVerb, str], Awaitable[InputReceipt]]

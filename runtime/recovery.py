@@ -143,19 +143,19 @@ async def _finish_finished(runs: Runs, record: RunRecord, end: journal.JournalEn
 
 
 def _live_again(runs: Runs, record: RunRecord, spec: ExecutionSpec, end: journal.JournalEnd) -> LiveRun:
-    session = runs.sessions.reclaim(record.principal, record.session_id, record.ulid) or _forgotten_session(
-        record, spec
-    )
+    has_begun = end.last is not None
+    found, turn = runs.sessions.reclaim(record.principal, record.session_id, record.ulid, has_begun=has_begun)
+    session = found or _forgotten_session(record, spec)
     try:
         lease: Lease | None = runs.registry.lease(adapter=spec.adapter, target=spec.target)
     except FailureError:
         lease = None  # the profile is gone from the configuration
-    ticket = runs.capacity.take_regardless(
-        adapter=spec.adapter, target=spec.target, has_begun=end.last is not None,
-        target_limit=0 if lease is None else lease.capabilities.max_concurrency,
-    )  # fmt: skip
+    limit = 0 if lease is None else lease.capabilities.max_concurrency
+    ticket = runs.capacity.park(adapter=spec.adapter, target=spec.target, target_limit=limit)
+    if turn.granted.is_set():
+        runs.capacity.enter(ticket, has_begun=has_begun)
     feed = Feed(published=0 if end.last is None else end.last.sequence, ring_bytes=runs.config.ring_bytes)
-    run = runs.live_run(record, spec, session, lease, ticket, feed)
+    run = runs.acceptance.live_run(record, spec, session, lease, turn, ticket, feed)
     runs.live[record.principal, record.run_id] = run  # from here on whoever gives up lets go of what it holds
     run.record = replace(record, state=RunState.ACCEPTED if end.last is None else RunState.RUNNING)
     run.ctx.recorded = end.position

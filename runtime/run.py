@@ -29,6 +29,7 @@ from runtime.records import RunRecord, RunState
 from runtime.registry import Lease
 from runtime.sessions import Session, Sessions
 from runtime.states import outcome_of
+from runtime.turns import Turn
 from runtime.types import ExecutionSpec
 
 log = logging.getLogger(__name__)
@@ -76,14 +77,14 @@ class LiveRun:
         lease: Lease | None,
         ticket: Ticket,
         session: Session,
-        free_session: Callable[[], None],
+        turn: Turn,
         desk: PermissionDesk,
         make_room: Callable[[], bool] = lambda: False,
         journal_bytes: int = 1 << 30,
     ) -> None:
         self.record, self.spec, self.directory = record, spec, directory
         self.ctx, self.feed, self.lease, self.session = ctx, feed, lease, session
-        self.ticket, self._free_session, self._make_room = ticket, free_session, make_room
+        self.ticket, self.turn, self._make_room = ticket, turn, make_room
         self.desk = desk
         self.is_stored = False
         self._journal_bytes = journal_bytes
@@ -168,7 +169,7 @@ class LiveRun:
     def release(self) -> None:
         """Free what the run occupied: its execution slot and its session. Repeating does nothing."""
         self.ticket.release()
-        self._free_session()
+        self.turn.release()
 
     def close(self) -> None:
         """Let go of the journal; the readers go on with the file."""
@@ -183,6 +184,11 @@ class LiveRun:
             self._journal = None
         self.feed.end()
         self.ended.set()
+
+    @property
+    def queue_position(self) -> int:
+        """The place among those that wait for the session, then for a slot, 1 being next; 0 once it may execute."""
+        return self.turn.position or self.ticket.position
 
     # -- readers and the end of their patience -----------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
-"""The engine of single runs: accept, execute, follow, cancel.
+"""The engine of single runs: accept, follow, cancel.
 
-A run is accepted when its row is durable; from then on it reaches exactly one terminal, in this process or the next. The
-claims on id, session and slot are made in one step without a gap, before the row is written, and undone if it cannot be.
+A run is accepted when its row is durable; from then on it reaches exactly one terminal, in this process or the next.
+:mod:`runtime.acceptance` makes it, :mod:`runtime.execution` executes it.
 """
 
 from __future__ import annotations
@@ -9,26 +9,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from runtime import records, sessions
+from runtime import records
+from runtime.acceptance import Acceptance, Asked
 from runtime.background import Background
 from runtime.cancellation import to_the_end
-from runtime.capacity import Capacity, Ticket
-from runtime.clock import boot_id, boot_time_s
+from runtime.capacity import Capacity
 from runtime.config import RuntimeConfig
-from runtime.emitter import Emitter
-from runtime.events import NO_METADATA
-from runtime.execution import Executor, earliest
+from runtime.execution import Executor
 from runtime.failure import FailureCode, FailureError, NotFound, TargetNotFound
-from runtime.feed import Feed
 from runtime.index import Index
 from runtime.keys import LOCAL, new_ulid, request_digest
-from runtime.permissions import PermissionDesk
-from runtime.provider import Answer, RunContext, Stop, StopReason
+from runtime.provider import Answer, Stop, StopReason
 from runtime.readers import Reader, check_cursor, read_ended
 from runtime.records import RunRecord, RunState
 from runtime.registry import Lease, Registry
@@ -37,14 +32,13 @@ from runtime.resolve import (
     check_policy,
     check_request,
     check_same,
-    check_workspace,
     parse_policy,
     run_not_found,
 )
-from runtime.run import LiveRun, SessionView
+from runtime.run import LiveRun
 from runtime.sessions import Session, Sessions
-from runtime.storage import Storage, not_stored
-from runtime.types import ExecutionSpec, PermissionRules, RunRequest, SessionMode
+from runtime.storage import Storage
+from runtime.types import RunRequest
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +80,12 @@ class Runs:
         self.is_leaving = False
         self.tasks = Background()
         self.executor = Executor(config, storage, index, self.live, self.tasks, known)
+        self.acceptance = Acceptance(config, storage, index, known, self.capacity, self.executor, self.live)
+
+    @property
+    def queued(self) -> int:
+        """How many accepted runs wait for a slot or for their session."""
+        return self.capacity.waiting + self.sessions.turns.waiting
 
     @property
     def readers(self) -> int:
@@ -104,26 +104,59 @@ class Runs:
         Raises:
             FailureError: nothing was accepted, and no process was started.
         """
+        asked = await self._asked(request, principal, outer_deadline_s=outer_deadline_s)
+        found = self._find(principal, asked.run_id)
+        if found is None:
+            check_cursor(asked.run_id, after, first=1, last=0)
+            found, is_new = await self._claim(asked)
+            if is_new:
+                try:
+                    return await self._accept(found)
+                except sqlite3.IntegrityError:  # it came in and has even ended
+                    found = self._get(principal, asked.run_id)
+        check_same(found.record if isinstance(found, LiveRun) else found, asked.digest)
+        return await self._reader(found, after)
+
+    async def queue(self, request: RunRequest, *, principal: str = LOCAL) -> str:
+        """Accept *request* as a run that waits for its session, and answer its id; the same again answers the same.
+
+        Raises:
+            FailureError: nothing was accepted.
+        """
+        asked = await self._asked(request, principal, may_wait=True)
+        found = self._find(principal, asked.run_id)
+        if found is None:
+            found, is_new = await self._claim(asked)
+            if is_new:
+                try:
+                    await to_the_end(self.acceptance.admit(found))
+                    return asked.run_id
+                except sqlite3.IntegrityError:
+                    found = self._get(principal, asked.run_id)
+        check_same(found.record if isinstance(found, LiveRun) else found, asked.digest)
+        if isinstance(found, LiveRun):
+            await asyncio.shield(found.accepted)
+        return asked.run_id
+
+    async def _asked(
+        self, request: RunRequest, principal: str, *, outer_deadline_s: float | None = None, may_wait: bool = False
+    ) -> Asked:
+        """*request*, checked, with the id it will have; refused here it has claimed nothing."""
         await self.recovered.wait()
         mode = check_request(request, max_input_bytes=self.config.max_input_bytes)
         parse_policy(request.policy)
-        run_id = request.run_id or new_ulid().lower()
-        digest = request_digest(request)
-        found = self._find(principal, run_id)
-        if found is None:
-            check_cursor(run_id, after, first=1, last=0)
-            lease = await self._lease(request)
-            found = self.live.get((principal, run_id))  # the same request may have come in while we waited
-            if found is not None:
-                lease.release()
-            else:
-                claimed = self._claim(request, mode, lease, principal, run_id, digest, outer_deadline_s)
-                try:
-                    return await self._accept(claimed)
-                except sqlite3.IntegrityError:  # it came in and has even ended
-                    found = self._get(principal, run_id)
-        check_same(found.record if isinstance(found, LiveRun) else found, digest)
-        return await self._reader(found, after)
+        return Asked(
+            request=request, mode=mode, principal=principal, run_id=request.run_id or new_ulid().lower(),
+            digest=request_digest(request), outer_deadline_s=outer_deadline_s, may_wait=may_wait,
+        )  # fmt: skip
+
+    async def _claim(self, asked: Asked) -> tuple[LiveRun, bool]:
+        """The run of that id, with True when it was made here and is still to be admitted."""
+        lease = await self._lease(asked.request)
+        if (found := self.live.get((asked.principal, asked.run_id))) is not None:  # it came in while we waited
+            lease.release()
+            return found, False
+        return self.acceptance.claim(asked, lease), True
 
     async def _lease(self, request: RunRequest) -> Lease:
         if self.draining.is_set():
@@ -145,111 +178,16 @@ class Runs:
             raise TargetNotFound(f"target {lease.target!r} is no longer served by its provider", target=lease.target)
         return lease
 
-    def _claim(
-        self, request: RunRequest, mode: SessionMode, lease: Lease, principal: str, run_id: str,
-        digest: str, outer_deadline_s: float | None,
-    ) -> LiveRun:  # fmt: skip
-        """Take id, session and slot in one step; nothing is awaited here."""
-        ulid, now_ns = new_ulid(), time.time_ns()
-        try:
-            session = self.sessions.claim(
-                principal=principal, session_id=request.session_id, mode=mode, adapter=lease.adapter, target=lease.target,
-                run=ulid, now_ns=now_ns,
-            )  # fmt: skip
-        except FailureError:
-            lease.release()
-            raise
-        try:
-            ticket = self.capacity.take(
-                adapter=lease.adapter, target=lease.target, target_limit=lease.capabilities.max_concurrency
-            )
-        except FailureError:
-            self.sessions.release(principal, session.session_id, ulid)
-            lease.release()
-            raise
-        spec = _spec(request, mode, lease, run_id, session.session_id, self._workspace(request, lease, session))
-        deadline = _deadline(request, outer_deadline_s, begins_now=ticket.granted.is_set())
-        record = RunRecord(
-            ulid=ulid, principal=principal, run_id=run_id, digest=digest, spec=spec, session_id=session.session_id,
-            accepted_ns=now_ns, boot_id=boot_id(), deadline_boot_s=deadline,
-            shared_with=self._sharing(spec.workspace),
-        )  # fmt: skip
-        run = self.live_run(record, spec, session, lease, ticket, Feed(ring_bytes=self.config.ring_bytes))
-        self.live[principal, run_id] = run
-        return run
-
-    def live_run(
-        self, record: RunRecord, spec: ExecutionSpec, session: Session, lease: Lease | None, ticket: Ticket, feed: Feed
-    ) -> LiveRun:
-        """The live side of *record*, with everything it holds; the caller lists it in ``live`` and begins it."""
-        policy = parse_policy(spec.policy)
-        silence_s = policy.silence_timeout_s or (lease and lease.capabilities.silence_timeout_s)
-        rules = PermissionRules() if lease is None else lease.capabilities.permissions
-        desk = PermissionDesk(self.storage.run_directory(record.ulid), rules)
-        ctx = RunContext(
-            directory=self.storage.run_directory(record.ulid), session=SessionView(self.sessions, session),
-            permissions=desk, budget=policy.budget, mcp_servers=policy.mcp_servers,
-            deadline_boot_s=record.deadline_boot_s, silence_s=silence_s or self.config.silence_timeout_s,
-            cancel_grace_s=self.config.cancel_grace_s, labels=lease.capabilities.labels if lease else NO_METADATA,
-        )  # fmt: skip
-        return LiveRun(
-            record=record, spec=spec, directory=self.storage.run_directory(record.ulid), ctx=ctx, feed=feed, lease=lease,
-            ticket=ticket, session=session,
-            free_session=lambda: self.sessions.release(record.principal, record.session_id, record.ulid),
-            make_room=self.storage.release_reserve,
-            journal_bytes=self.config.output_bytes, desk=desk,
-        )  # fmt: skip
-
     async def _accept(self, run: LiveRun) -> Reader:
         """Make the claim durable and begin; a caller that leaves meanwhile leaves an accepted run like any other."""
         run.attach()
         reader = Reader(run.spec.run_id, run.cursor(0), lambda: self._detach(run))
         try:
-            await to_the_end(self._make_durable(run))
+            await to_the_end(self.acceptance.admit(run))
         except BaseException:
             reader.close()
             raise
         return reader
-
-    async def _make_durable(self, run: LiveRun) -> None:
-        """The row comes last: before it everything can be undone, after it nothing can be refused."""
-        try:
-            if run.spec.workspace == str(self.storage.private_workspace(run.session.key)):
-                self.storage.make_private_workspace(run.session.key)
-            check_workspace(run.spec.workspace)
-            self.storage.make_run_directory(run.record.ulid)
-            run.open_journal()
-            await self.index.run(_acceptance(run))
-        except OSError as error:
-            refusal = not_stored(error, self.storage.root)
-            self._forget(run, refusal)
-            raise refusal from error
-        except BaseException as error:
-            self._forget(run, error)
-            raise
-        self.sessions.admit(run.session)
-        run.accepted.set_result(None)
-        log.info("accepted", extra={"run_id": run.spec.run_id, "target": run.spec.target})
-        self.executor.begin(run, Emitter(run.ctx, run.spec, run, sink_timeout_s=self.config.sink_timeout_s))
-
-    def _forget(self, run: LiveRun, error: BaseException) -> None:
-        self.live.pop((run.record.principal, run.spec.run_id), None)
-        run.accepted.set_exception(error)
-        run.accepted.exception()  # a duplicate call may wait for it; nobody has to
-        run.close()
-        self.storage.remove_run(run.record.ulid)
-
-    def _workspace(self, request: RunRequest, lease: Lease, session: Session) -> str:
-        return (
-            request.workspace
-            or lease.capabilities.default_workspace
-            or str(self.storage.private_workspace(session.key))
-        )
-
-    def _sharing(self, workspace: str) -> tuple[str, ...]:
-        return tuple(
-            run.spec.run_id for run in self.live.values() if run.spec.workspace == workspace and not run.is_ending
-        )
 
     # -- follow -----------------------------------------------------------------------------------------------------
 
@@ -337,9 +275,9 @@ class Runs:
         return next((run.spec.run_id for run in self.live.values() if run.record.ulid == ulid), "")
 
     def queue_position(self, record: RunRecord) -> int:
-        """The run's place in the queue, 1 being next; 0 when it does not wait."""
+        """The run's place among those that wait for its session or for a slot, 1 being next; 0 when it does not wait."""
         live = self.live.get((record.principal, record.run_id))
-        return 0 if live is None else live.ticket.position
+        return 0 if live is None else live.queue_position
 
     async def page(
         self, *, principal: str = LOCAL, before: str = "", limit: int = 100, active_only: bool = False
@@ -389,7 +327,7 @@ class Runs:
 
     def reconfigure(self, config: RuntimeConfig) -> None:
         """Use *config* for runs accepted from now on; waiting ones begin when its limits let them."""
-        self.config = self.executor.config = config
+        self.config = self.executor.config = self.acceptance.config = config
         self.capacity.resize(config.max_concurrent_runs, queue_limit=config.max_queued_runs)
 
     async def close(self, *, grace_s: float = 5.0) -> None:
@@ -414,31 +352,3 @@ async def open_runs(config: RuntimeConfig, storage: Storage, index: Index, regis
         yield runs
     finally:
         await runs.close()
-
-
-def _acceptance(run: LiveRun) -> Callable[[sqlite3.Connection], None]:
-    """Session and run in one transaction: no session is left behind by a run that was not accepted."""
-
-    def operation(connection: sqlite3.Connection) -> None:
-        sessions.save(run.session)(connection)
-        records.insert(run.record)(connection)
-
-    return operation
-
-
-def _spec(
-    request: RunRequest, mode: SessionMode, lease: Lease, run_id: str, session_id: str, workspace: str
-) -> ExecutionSpec:
-    return ExecutionSpec(
-        run_id=run_id, adapter=lease.adapter, target=lease.target, session_id=session_id, session_mode=mode,
-        background=request.background, workspace=workspace, policy=request.policy, input=request.input,
-        timeout=request.timeout, metadata=request.metadata,
-    )  # fmt: skip
-
-
-def _deadline(request: RunRequest, outer_s: float | None, *, begins_now: bool) -> float | None:
-    """The boot time at which the run must end: its own time-out from its beginning, for a foreground run the caller's too."""
-    now = boot_time_s()
-    own = now + request.timeout.total_seconds() if request.timeout and begins_now else None
-    outer = now + outer_s if outer_s is not None and not request.background else None
-    return earliest(own, outer)

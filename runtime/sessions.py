@@ -1,4 +1,4 @@
-"""Logical sessions: conversations with an id of the host's, on which one run is active at a time.
+"""Logical sessions: conversations with an id of the host's, on which one run is active at a time (:mod:`runtime.turns`).
 
 All sessions are held in memory and written through to the index, so that claiming one is a plain function without a gap
 between looking and taking. A provider's own conversation id is a private attribute, handed out only by its slot.
@@ -10,9 +10,10 @@ import sqlite3
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from runtime.failure import Conflict, SessionBusy, SessionNotFound
+from runtime.failure import Conflict, SessionNotFound
 from runtime.index import Index, statement
 from runtime.keys import new_ulid
+from runtime.turns import Turn, Turns
 from runtime.types import SessionMode
 
 
@@ -40,22 +41,25 @@ class Sessions:
     def __init__(self, index: Index, sessions: Iterable[Session] = ()) -> None:
         self._index = index
         self._sessions = {(s.principal, s.session_id): s for s in sessions}
-        self._active: dict[tuple[str, str], str] = {}
+        self.turns = Turns()
 
     @classmethod
     async def load(cls, index: Index) -> Sessions:
         return cls(index, await index.run(_all))
 
     def claim(
-        self, *, principal: str, session_id: str, mode: SessionMode, adapter: str, target: str, run: str, now_ns: int
-    ) -> Session:
+        self, *, principal: str, session_id: str, mode: SessionMode, adapter: str, target: str, run: str, now_ns: int,
+        queue_limit: int = 0,
+    ) -> tuple[Session, Turn]:  # fmt: skip
         """Take the session for the run with key *run*, making it when the mode allows; nothing is stored yet.
 
-        The caller stores it with :func:`save` in the same transaction as the run, or calls :meth:`release`.
+        The caller stores it with :func:`save` in the same transaction as the run, or releases the turn. With a
+        *queue_limit* the run may wait for its turn.
 
         Raises:
             SessionNotFound: required, but there is none, or it is another target's.
-            SessionBusy: another run has it.
+            SessionBusy: another run has it, and this one may not wait.
+            CapacityExhausted: too many wait for it.
             Conflict: the id names a session of another target.
         """
         anonymous = not session_id
@@ -68,17 +72,12 @@ class Sessions:
             )
         if found is not None and (found.adapter, found.target) != (adapter, target):
             raise _not_of_target(found, mode, target)
-        if key in self._active:
-            raise SessionBusy(
-                f"session {session_id!r} has an active run; dispatch the next one when it has ended",
-                session_id=session_id,
-            )
+        turn = self.turns.take(key, run, queue_limit=queue_limit)
         session = replace(found, used_ns=now_ns) if found else Session(
             principal=principal, session_id=session_id, key=new_ulid(), adapter=adapter, target=target,
             anonymous=anonymous, created_ns=now_ns, used_ns=now_ns,
         )  # fmt: skip
-        self._active[key] = run
-        return session
+        return session, turn
 
     def find(self, principal: str, session_id: str) -> Session | None:
         """The session of that id; None when there is none, or it was terminated."""
@@ -103,7 +102,7 @@ class Sessions:
 
     def active_run(self, session: Session) -> str | None:
         """The key of the run that has the session."""
-        return self._active.get((session.principal, session.session_id))
+        return self.turns.active((session.principal, session.session_id))
 
     async def terminate(self, session: Session, now_ns: int) -> None:
         """End the session: no run goes on with it. The id may begin a new one."""
@@ -122,15 +121,10 @@ class Sessions:
             session = replace(session, has_history=current.has_history, _native_id=current._native_id)
         self._sessions[key] = session
 
-    def reclaim(self, principal: str, session_id: str, run: str) -> Session | None:
+    def reclaim(self, principal: str, session_id: str, run: str, *, has_begun: bool) -> tuple[Session | None, Turn]:
         """Take the session again for a run that a restart found unended."""
-        self._active[principal, session_id] = run
-        return self._sessions.get((principal, session_id))
-
-    def release(self, principal: str, session_id: str, run: str) -> None:
-        """The run has ended, or was never accepted; safe to repeat, and no other run's claim is touched."""
-        if self._active.get((principal, session_id)) == run:
-            del self._active[principal, session_id]
+        turn = self.turns.take_regardless((principal, session_id), run, has_begun=has_begun)
+        return self._sessions.get((principal, session_id)), turn
 
     def native_id(self, session: Session) -> str | None:
         """For the provider's slot only."""
@@ -162,7 +156,7 @@ class Sessions:
         gone = [
             session
             for key, session in self._sessions.items()
-            if key not in self._active
+            if self.turns.active(key) is None
             and (
                 (session.anonymous and session.used_ns < anonymous_before_ns)
                 or (session.terminated_ns is not None and session.terminated_ns < terminated_before_ns)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import typer
 
-from node.commands import config, doctor, gc, run, runs, sessions, status
+from node.commands import config, doctor, gc, run, runs, sessions, status, verbs
 from node.commands.dial import EXIT_CODES
 
 _EPILOG = (
@@ -32,6 +32,9 @@ def build() -> typer.Typer:
         runs.attach,
         runs.cancel,
         runs.respond,
+        verbs.interrupt,
+        verbs.steer,
+        verbs.queue,
         runs.ps,
         runs.show,
         status.status,

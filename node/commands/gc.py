@@ -57,5 +57,5 @@ async def _sweep(config: NodeConfig, *, dry_run: bool) -> Swept:
     with open_storage(config.runtime.data_dir, unlock=unlock_outputs) as storage:
         async with open_index(storage.root) as index, open_runs(config.runtime, storage, index, Registry()) as runs:
             for record in await index.run(unended):  # their agents may be running, in the directories of their sessions
-                runs.sessions.reclaim(record.principal, record.session_id, record.ulid)
+                runs.sessions.reclaim(record.principal, record.session_id, record.ulid, has_begun=True)
             return await sweep(runs, now_ns=time.time_ns(), dry_run=dry_run)

@@ -189,10 +189,11 @@ class ProfileStanza(_Strict):
     def _is_whole(self) -> ProfileStanza:
         if self.mode == "resumable" and not self.resume_args:
             raise ValueError("mode resumable needs resume_args")
-        if self.mode != "session" and (self.verbs or "interrupt" in (self.cancel or ())):
-            raise ValueError(
-                "verbs and the cancel step interrupt need mode session: another process cannot be talked to"
-            )
+        spoken = {*self.verbs, *(self.cancel or ())} & {"interrupt", "steer"}
+        if self.mode != "session" and spoken:
+            raise ValueError(f"{min(spoken)} needs mode session: another process cannot be talked to")
+        if self.mode == "oneshot" and "queue" in self.verbs:
+            raise ValueError("queue needs mode resumable or session: the next run goes on with the conversation")
         if any(SESSION_PLACEHOLDER in argument for argument in self.args):
             raise ValueError(f"{SESSION_PLACEHOLDER} is not known in args; it belongs into resume_args")
         if (Capability.WRITABLE_ROOT_CONFINEMENT in self.capabilities) != (self.confinement is not None):

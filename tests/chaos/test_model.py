@@ -355,7 +355,7 @@ class RunsModel(RuleBasedStateMachine):
         runs = self.engine.host.runs
         assert {run_id for _, run_id in runs.live} == {run_id for run_id, run in self.model.items() if run.is_live}
         assert (runs.capacity.in_use, runs.capacity.waiting) == (len(self.running()), len(self.queue))
-        assert len(runs.sessions._active) == sum(run.is_live for run in self.model.values())
+        assert sum(map(len, runs.sessions.turns._lines.values())) == sum(run.is_live for run in self.model.values())
         directories = {path.name for path in (self.engine.data / "runs").iterdir()}
         assert len(directories) == sum(run.state != "trimmed" for run in self.model.values())
         assert runs.readers == 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -81,12 +81,19 @@ class Talking:
             run_id=new_run_id(), target=self.agent.profile, input=prompt, workspace=str(self.workspace),
             session_id=self.session, session_mode=SessionMode.CREATE_IF_MISSING, policy=policy,
         )  # fmt: skip
-        turn = Turn(run_id=request.run_id)
-        turn.task = asyncio.create_task(self._follow(request, turn))
+        return self._followed(request.run_id, self.client.run(request, include_activity=True))
+
+    def attach(self, run_id: str) -> Turn:
+        """A turn that was dispatched already."""
+        return self._followed(run_id, self.client.attach(run_id, include_activity=True))
+
+    def _followed(self, run_id: str, events: AsyncGenerator[RuntimeEvent, None]) -> Turn:
+        turn = Turn(run_id=run_id)
+        turn.task = asyncio.create_task(self._follow(events, turn))
         return turn
 
-    async def _follow(self, request: RunRequest, turn: Turn) -> None:
-        async with asyncio.timeout(RUN_S), aclosing(self.client.run(request, include_activity=True)) as events:
+    async def _follow(self, stream: AsyncGenerator[RuntimeEvent, None], turn: Turn) -> None:
+        async with asyncio.timeout(RUN_S), aclosing(stream) as events:
             async for event in events:
                 turn.events.append(event)
 

@@ -144,14 +144,15 @@ async def test_an_interrupt_is_confirmed_and_the_session_goes_on(talking: Talkin
 
 @pytest.mark.cell("undeclared verb")
 async def test_a_refused_verb_leaves_the_turn_alone(talking: Talking) -> None:
-    verb = "queue" if talking.agent.steers else "steer"
+    """Of an agent that can do all there is, a word that is no verb."""
+    verb, code = ("shout", "invalid_request") if talking.agent.steers else ("steer", "unsupported")
     turn = talking.begin(BRIEF)
     await turn.has(lambda: has_delta(turn))
 
     refusal = await refusal_of(talking, turn, verb)
     events = await turn.end()
 
-    assert refusal == "unsupported"
+    assert refusal == code
     assert ending(events[-1]) == ("complete", talking.answer(BRIEF))
 
 
@@ -175,15 +176,19 @@ async def test_what_is_said_to_a_turn_under_way_is_seen_or_refused(talking: Talk
 
 
 @pytest.mark.cell("queue")
-async def test_queueing_is_refused(talking: Talking) -> None:
-    turn = talking.begin(SLOW)
+@pytest.mark.req("RT-12")
+async def test_what_is_queued_is_the_next_turn_of_the_same_process(talking: Talking) -> None:
+    turn = talking.begin(BRIEF)
     await turn.has(lambda: has_delta(turn))
 
-    refusal = await refusal_of(talking, turn, "queue")
-    await talking.client.cancel(turn.run_id)
-    await turn.end()
+    receipt = await talking.client.send_input(turn.run_id, "queue", PLAIN)
+    queued = talking.attach(receipt.run_id)
+    events, after = await turn.end(), await queued.end()
 
-    assert refusal == "unsupported"
+    assert receipt.outcome == "confirmed"
+    assert ending(events[-1]) == ("complete", talking.answer(BRIEF))
+    assert ending(after[-1]) == ("complete", talking.answer(PLAIN, turn=2))
+    assert await talking.pid(after) == await talking.pid(events)
 
 
 @pytest.mark.cell("cancel in answer")

@@ -57,7 +57,9 @@ def test_a_target_limit_of_zero_leaves_the_hosts() -> None:
 
 def test_a_run_of_an_earlier_host_goes_on_beyond_the_limit() -> None:
     capacity = Capacity(1)
-    adopted = [capacity.take_regardless(adapter="a", target="t") for _ in range(3)]
+    adopted = [capacity.park(adapter="a", target="t") for _ in range(3)]
+    for ticket in adopted:
+        capacity.enter(ticket, has_begun=True)
 
     with pytest.raises(CapacityExhausted):
         capacity.take(adapter="a", target="t", target_limit=0)
@@ -129,12 +131,40 @@ def test_a_target_at_its_own_limit_holds_back_only_its_own() -> None:
 def test_a_run_that_had_begun_does_not_queue_after_a_restart_and_another_does() -> None:
     capacity = queue()
 
-    begun = capacity.take_regardless(adapter="a", target="t")
-    accepted = capacity.take_regardless(adapter="a", target="t", has_begun=False)
+    begun, accepted = (capacity.park(adapter="a", target="t") for _ in range(2))
+    capacity.enter(begun, has_begun=True)
+    accepted.enter()
 
     assert (begun.granted.is_set(), accepted.granted.is_set()) == (True, False)
     begun.release()
     assert accepted.granted.is_set()
+
+
+def test_a_parked_ticket_occupies_nothing_until_it_enters() -> None:
+    capacity = queue()
+    parked = capacity.park(adapter="a", target="t")
+    capacity.take(adapter="a", target="t", target_limit=0)
+
+    before = (capacity.in_use, capacity.waiting, parked.position)
+    parked.enter()
+    parked.enter()
+    waiting = (capacity.in_use, capacity.waiting, parked.position)
+    parked.release()
+    parked.enter()
+
+    assert (before, waiting) == ((1, 0, 0), (1, 1, 1))
+    assert (capacity.in_use, capacity.waiting) == (1, 0)
+
+
+def test_a_parked_run_is_refused_by_no_limit() -> None:
+    capacity = Capacity(1)
+    parked = capacity.park(adapter="a", target="t")
+    first = capacity.take(adapter="a", target="t", target_limit=0)
+
+    parked.enter()
+    first.release()
+
+    assert parked.granted.is_set()
 
 
 def test_more_slots_let_those_who_wait_begin() -> None:

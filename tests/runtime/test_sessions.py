@@ -9,8 +9,11 @@ import pytest
 from runtime.failure import Conflict, FailureCode, SessionBusy, SessionNotFound
 from runtime.index import Index, open_index
 from runtime.sessions import Session, Sessions, save
+from runtime.turns import Turn
 from runtime.types import SessionMode
 
+TURNS: dict[str, Turn] = {}
+"""By run, what was claimed last under its key."""
 CREATE, REQUIRE = SessionMode.CREATE_IF_MISSING, SessionMode.REQUIRE_EXISTING
 
 
@@ -24,7 +27,8 @@ def claim(sessions: Sessions, session_id: str = "s1", run: str = "run-1", **give
     fields: dict[str, Any] = {
         "principal": "local", "mode": CREATE, "adapter": "cli", "target": "agent", "now_ns": 10,
     }  # fmt: skip
-    return sessions.claim(session_id=session_id, run=run, **(fields | given))
+    session, TURNS[run] = sessions.claim(session_id=session_id, run=run, **(fields | given))
+    return session
 
 
 async def accept(index: Index, sessions: Sessions, session: Session) -> None:
@@ -37,7 +41,7 @@ async def existing(index: Index, session_id: str = "s1", **given: Any) -> tuple[
     sessions = Sessions(index)
     session = claim(sessions, session_id, run="run-0", **given)
     await accept(index, sessions, session)
-    sessions.release(session.principal, session.session_id, "run-0")
+    TURNS["run-0"].release()
     return sessions, session
 
 
@@ -110,8 +114,8 @@ async def test_one_run_at_a_time_has_the_session(index: Index) -> None:
 
     with pytest.raises(SessionBusy, match="'s1' has an active run") as refusal:
         claim(sessions, run="run-2")
-    sessions.release("local", "s1", "run-1")
-    sessions.release("local", "s1", "run-1")
+    TURNS["run-1"].release()
+    TURNS["run-1"].release()
 
     assert refusal.value.failure.retryable
     assert claim(sessions, run="run-2").session_id == "s1"
@@ -121,10 +125,10 @@ async def test_one_run_at_a_time_has_the_session(index: Index) -> None:
 async def test_a_late_release_does_not_free_the_next_runs_session(index: Index) -> None:
     sessions = Sessions(index)
     claim(sessions, run="run-1")
-    sessions.release("local", "s1", "run-1")
+    TURNS["run-1"].release()
     claim(sessions, run="run-2")
 
-    sessions.release("local", "s1", "run-1")
+    TURNS["run-1"].release()
 
     with pytest.raises(SessionBusy):
         claim(sessions, run="run-3")
@@ -180,7 +184,7 @@ async def test_what_is_forgotten_meanwhile_is_not_brought_back(index: Index) -> 
     sessions = Sessions(index)
     session = claim(sessions, "", run="run-1")
     await accept(index, sessions, session)
-    sessions.release("local", session.session_id, "run-1")
+    TURNS["run-1"].release()
     assert await sessions.expire(anonymous_before_ns=11, terminated_before_ns=0) == [session]
 
     await sessions.remember(session, "native-1")
@@ -193,8 +197,8 @@ async def test_only_idle_sessions_that_nobody_named_expire(index: Index) -> None
     active, idle, fresh = (claim(sessions, "", run=f"run-{n}", now_ns=10 * n) for n in (1, 2, 5))
     for session in (active, idle, fresh):
         await accept(index, sessions, session)
-    for session, run in ((idle, "run-2"), (fresh, "run-5")):
-        sessions.release("local", session.session_id, run)
+    for run in ("run-2", "run-5"):
+        TURNS[run].release()
 
     gone = await sessions.expire(anonymous_before_ns=30, terminated_before_ns=0)
 
@@ -208,10 +212,11 @@ async def test_a_run_that_a_restart_found_has_its_session_again(index: Index) ->
     _, session = await existing(index)
     again = await Sessions.load(index)
 
-    assert again.reclaim("local", "s1", "run-1") == session
+    found, turn = again.reclaim("local", "s1", "run-1", has_begun=True)
+    assert found == session
     with pytest.raises(SessionBusy):
         claim(again, run="run-2")
-    again.release("local", "s1", "run-1")
+    turn.release()
     assert claim(again, run="run-2").key == session.key
 
 

@@ -375,8 +375,9 @@ def test_an_unattended_profile_stops_what_the_workspace_would_execute() -> None:
             {"output_format": "claude_session"},
             "mode oneshot, but the output format claude_session can only be spoken in",
         ),
-        ({"verbs": ["interrupt"]}, "profiles[0]: verbs and the cancel step interrupt need mode session"),
-        ({"cancel": ["interrupt", "term"]}, "profiles[0]: verbs and the cancel step interrupt need mode session"),
+        ({"verbs": ["interrupt"]}, "profiles[0]: interrupt needs mode session: another process cannot be talked to"),
+        ({"cancel": ["interrupt", "term"]}, "profiles[0]: interrupt needs mode session: another process cannot"),
+        ({"verbs": ["queue"]}, "profiles[0]: queue needs mode resumable or session: the next run goes on with"),
         ({"cancel": ["nudge"]}, "profiles[0].cancel: Tuple should have at least 1 item"),
     ],
 )

@@ -750,19 +750,23 @@ class RespondPermissionResponse(_message.Message):
     def __init__(self, decision: _Optional[_Union[PermissionDecision, str]] = ...) -> None: ...
 
 class SendInputRequest(_message.Message):
-    __slots__ = ("run_id", "verb", "input")
+    __slots__ = ("run_id", "verb", "input", "new_run_id")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     VERB_FIELD_NUMBER: _ClassVar[int]
     INPUT_FIELD_NUMBER: _ClassVar[int]
+    NEW_RUN_ID_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     verb: InputVerb
     input: str
-    def __init__(self, run_id: _Optional[str] = ..., verb: _Optional[_Union[InputVerb, str]] = ..., input: _Optional[str] = ...) -> None: ...
+    new_run_id: str
+    def __init__(self, run_id: _Optional[str] = ..., verb: _Optional[_Union[InputVerb, str]] = ..., input: _Optional[str] = ..., new_run_id: _Optional[str] = ...) -> None: ...
 
 class SendInputResponse(_message.Message):
-    __slots__ = ("outcome", "detail")
+    __slots__ = ("outcome", "detail", "run_id")
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     DETAIL_FIELD_NUMBER: _ClassVar[int]
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
     outcome: InputOutcome
     detail: str
-    def __init__(self, outcome: _Optional[_Union[InputOutcome, str]] = ..., detail: _Optional[str] = ...) -> None: ...
+    run_id: str
+    def __init__(self, outcome: _Optional[_Union[InputOutcome, str]] = ..., detail: _Optional[str] = ..., run_id: _Optional[str] = ...) -> None: ...
