@@ -88,6 +88,7 @@ def capabilities_to_wire(
             target=target,
             max_concurrency=capabilities.max_concurrency,
             verbs=sorted(capabilities.verbs),
+            forks=capabilities.forks,
         )
         for adapter, target, capabilities in targets
     ]

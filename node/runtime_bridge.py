@@ -42,6 +42,7 @@ MESSAGE_SHA256 = "message_sha256"
 _MODES = {
     node_pb2.SESSION_MODE_CREATE_IF_MISSING: SessionMode.CREATE_IF_MISSING,
     node_pb2.SESSION_MODE_REQUIRE_EXISTING: SessionMode.REQUIRE_EXISTING,
+    node_pb2.SESSION_MODE_FORK: SessionMode.FORK,
 }
 _MODE_NUMBERS = {mode: number for number, mode in _MODES.items()}
 
@@ -61,6 +62,7 @@ def request_from_wire(message: node_pb2.RunRequest) -> RunRequest:
         target=message.target,
         session_id=message.session_id,
         session_mode=_mode_from_wire(message),
+        fork_from=message.fork_from,
         background=message.background,
         workspace=message.workspace,
         policy=struct_from_wire(message.policy, where="policy"),
@@ -84,6 +86,7 @@ def request_to_wire(
             adapter=request.adapter,
             target=request.target,
             session_id=request.session_id,
+            fork_from=request.fork_from,
             background=request.background,
             workspace=request.workspace,
             input=request.input,

@@ -79,6 +79,7 @@ class TargetView:
     target: str
     max_concurrency: int
     verbs: tuple[str, ...] = ()
+    forks: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +181,13 @@ def artifacts_from_wire(message: node_pb2.ListArtifactsResponse) -> tuple[Artifa
 def capabilities_from_wire(message: node_pb2.GetCapabilitiesResponse) -> CapabilitiesView:
     """What a node can run."""
     targets = tuple(
-        TargetView(adapter=one.adapter, target=one.target, max_concurrency=one.max_concurrency, verbs=tuple(one.verbs))
+        TargetView(
+            adapter=one.adapter,
+            target=one.target,
+            max_concurrency=one.max_concurrency,
+            verbs=tuple(one.verbs),
+            forks=one.forks,
+        )
         for one in message.targets
     )
     return CapabilitiesView(targets=targets, limits=dict(message.limits))

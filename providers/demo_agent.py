@@ -4,7 +4,7 @@ It is a real child process with real failures. It reads one prompt from stdin an
 Code's stream-json output (dialect ``claude_stream_json``), one write per line. Every answer begins with ``turn N:``, N being
 the number of prompts of the session, so that a resumed run shows that it has its history.
 
-    iop-demo-agent [--model NAME] [--resume ID | --session-id ID] < prompt
+    iop-demo-agent [--model NAME] [--resume ID [--fork-session] | --session-id ID] < prompt
 
 With ``--input-format stream-json`` it serves a whole session (dialect ``claude_session``): each ``user`` message on stdin is
 a turn, a control request ``interrupt`` ends the turn under way, and the end of stdin, after the turn under way, the process.
@@ -58,7 +58,7 @@ ECHOED_WORDS = 40  # of a long prompt, so that the answer to it is short
 
 DIRECTIVE = re.compile(r"\[\[demo(?::(\w+))?((?:\s+\w+=[^\s\]]*)*)\s*\]\]")
 SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-FLAGS = frozenset({"-p", "--print", "--verbose", "--include-partial-messages"})
+FLAGS = frozenset({"-p", "--print", "--verbose", "--include-partial-messages", "--fork-session"})
 VALUE_FLAGS = frozenset({
     "--model", "--resume", "--session-id", "--output-format", "--input-format", "--permission-mode", "--settings",
     "--permission-prompt-tool",
@@ -151,6 +151,9 @@ class Prompts:
         self.prompts: list[str] = []
         if resumed:
             self._load()
+            if "--fork-session" in options and self.is_known:
+                self.id = new_uuid()
+                self._path = os.path.join(home, f"{self.id}.json")
         elif not self.is_known or os.path.exists(self._path):
             raise TurnOver(1, f"Error: Session ID {self.id} is already in use or malformed.")
 

@@ -78,7 +78,7 @@ class Acceptance:
         try:
             session, turn = self._sessions.claim(
                 principal=principal, session_id=asked.request.session_id, mode=asked.mode, adapter=lease.adapter,
-                target=lease.target, run=ulid, now_ns=now_ns,
+                target=lease.target, run=ulid, now_ns=now_ns, fork_from=asked.request.fork_from,
                 queue_limit=self.config.max_queued_per_session if asked.may_wait else 0,
             )  # fmt: skip
         except FailureError:
@@ -131,8 +131,8 @@ class Acceptance:
     async def admit(self, run: LiveRun) -> None:
         """The row comes last: before it everything can be undone, after it nothing can be refused."""
         try:
-            if run.spec.workspace == str(self._storage.private_workspace(run.session.key)):
-                self._storage.make_private_workspace(run.session.key)
+            if run.spec.workspace == self._private_workspace(run.session):
+                self._storage.make_private_workspace(run.session.workspace_key or run.session.key)
             check_workspace(run.spec.workspace)
             self._storage.make_run_directory(run.record.ulid)
             run.open_journal()
@@ -157,11 +157,10 @@ class Acceptance:
         self._storage.remove_run(run.record.ulid)
 
     def _workspace(self, request: RunRequest, lease: Lease, session: Session) -> str:
-        return (
-            request.workspace
-            or lease.capabilities.default_workspace
-            or str(self._storage.private_workspace(session.key))
-        )
+        return request.workspace or lease.capabilities.default_workspace or self._private_workspace(session)
+
+    def _private_workspace(self, session: Session) -> str:
+        return str(self._storage.private_workspace(session.workspace_key or session.key))
 
     def _sharing(self, workspace: str, session: Session) -> tuple[str, ...]:
         """The runs that work there at the same time; those of the same session never do."""

@@ -24,7 +24,7 @@ T = TypeVar("T")
 Operation = Callable[[sqlite3.Connection], T]
 Outcomes = list[tuple[asyncio.Future[Any], Any, BaseException | None]]
 
-FORMAT = 1
+FORMAT = 2
 NAME = "index.sqlite3"
 
 _SCHEMA = """
@@ -62,9 +62,19 @@ CREATE TABLE sessions (
     used_ns INTEGER NOT NULL,
     terminated_ns INTEGER,
     has_history INTEGER NOT NULL DEFAULT 0,
+    forked_from TEXT NOT NULL DEFAULT '',
+    workspace_key TEXT NOT NULL DEFAULT '',
     PRIMARY KEY (principal, session_id)
 ) STRICT;
 """
+
+_UPGRADES = {
+    1: """
+ALTER TABLE sessions ADD COLUMN forked_from TEXT NOT NULL DEFAULT '';
+ALTER TABLE sessions ADD COLUMN workspace_key TEXT NOT NULL DEFAULT '';
+"""
+}
+"""By format, what makes the next one of it."""
 
 
 class IndexUnavailable(FailureError):
@@ -231,7 +241,9 @@ def _ensure_schema(connection: sqlite3.Connection, path: Path) -> None:
     found = connection.execute("PRAGMA user_version").fetchone()[0]
     if found == 0:
         connection.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version={FORMAT}; COMMIT;")
-    elif found > FORMAT:
+    for older in range(found or FORMAT, FORMAT):
+        connection.executescript(f"BEGIN; {_UPGRADES[older]} PRAGMA user_version={older + 1}; COMMIT;")
+    if found > FORMAT:
         connection.close()
         raise IndexUnavailable(
             f"{path} has format {found}, this version knows {FORMAT}; use a newer iop-node or another data directory"

@@ -45,6 +45,10 @@ def request_digest(request: RunRequest) -> str:
     so repeat its request under it.
     """
     fields = {name: getattr(request, name) for name in RunRequest.__dataclass_fields__ if name != "run_id"}
+    if not request.fork_from:
+        del fields[
+            "fork_from"
+        ]  # a field that was not there in the beginning: who does not use it has the digest of then
     fields["policy"] = thaw(request.policy)
     fields["metadata"] = dict(request.metadata)
     fields["timeout"] = None if request.timeout is None else request.timeout.total_seconds()

@@ -80,6 +80,14 @@ class SessionSlot(Protocol):
     def native_id(self) -> str | None:
         """What an earlier run of the session remembered; None when this is the first, or nothing was captured."""
 
+    @property
+    def is_fork(self) -> bool:
+        """The session is to begin with the conversation of another one."""
+
+    @property
+    def source_id(self) -> str | None:
+        """The native id of that conversation; None when there is none, or none any more."""
+
     async def remember(self, native_id: str) -> None:
         """Store the id under which the next run resumes; durable when this returns."""
 
@@ -92,6 +100,8 @@ class NoSession:
     is_named: bool = False
     has_history: bool = False
     native_id: str | None = None
+    is_fork: bool = False
+    source_id: str | None = None
 
     async def remember(self, native_id: str) -> None:
         self.native_id = native_id

@@ -51,6 +51,7 @@ def check_request(request: RunRequest, *, max_input_bytes: int) -> SessionMode:
     mode = SessionMode.CREATE_IF_MISSING if request.session_mode is None else parse_session_mode(request.session_mode)
     if mode is SessionMode.REQUIRE_EXISTING and not request.session_id:
         raise InvalidRequest("session_mode require_existing needs a session_id", field="session_id")
+    _check_fork(request, mode)
     _check_json(request.policy, "policy")
     check_timeout(request.timeout)
     if request.timeout is not None and request.timeout > MAX_TIMEOUT:
@@ -66,6 +67,23 @@ def check_request(request: RunRequest, *, max_input_bytes: int) -> SessionMode:
     check_workspace(request.workspace)
     check_metadata(request.metadata)
     return mode
+
+
+def _check_fork(request: RunRequest, mode: SessionMode) -> None:
+    if (mode is SessionMode.FORK) != bool(request.fork_from):
+        need = "session_mode fork needs fork_from, the session to begin with"
+        extra = f"fork_from is given with session_mode {mode.value}; it belongs to fork"
+        raise InvalidRequest(need if mode is SessionMode.FORK else extra, field="fork_from")
+    if request.fork_from:
+        check_id(request.fork_from, name="fork_from")
+        if request.fork_from == request.session_id:
+            raise InvalidRequest("session_id is fork_from itself; name the new session, or none", field="session_id")
+
+
+def check_forks(mode: SessionMode, forks: bool, *, target: str) -> None:
+    """Refuse a fork that the target's provider cannot make; a fresh conversation would be another thing."""
+    if mode is SessionMode.FORK and not forks:
+        raise Unsupported(f"target {target!r} cannot fork a session; begin one with create_if_missing", target=target)
 
 
 def _check_json(value: Any, place: str) -> None:

@@ -75,9 +75,16 @@ async def sweep(runs: Runs, *, now_ns: int, dry_run: bool = False) -> Swept:
         anonymous_before_ns=now_ns - int(config.anonymous_session_ttl_s * _NS),
         terminated_before_ns=now_ns - int(config.tombstone_s * _NS),
     )
-    for session in expired:
-        await asyncio.to_thread(runs.storage.remove_session, session.key)
+    await _remove_workspaces(runs, {session.workspace_key or session.key for session in expired}, now_ns)
     return Swept(runs=trimmed, tombstones=tombstones, sessions=len(expired))
+
+
+async def _remove_workspaces(runs: Runs, expired: set[str], now_ns: int) -> None:
+    """Remove private directories that no session has any more: of those just expired, and of ids that were used again."""
+    oldest_ns = now_ns - int(runs.config.tombstone_s * _NS)
+    left = await asyncio.to_thread(runs.storage.session_keys)
+    for key in {*expired, *(key for key in left if made_ns(key) < oldest_ns)} - runs.sessions.directories:
+        await asyncio.to_thread(runs.storage.remove_session, key)
 
 
 async def _remove_unknown(runs: Runs, now_ns: int) -> None:

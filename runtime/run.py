@@ -59,6 +59,14 @@ class SessionView:
     def native_id(self) -> str | None:
         return self._sessions.native_id(self._session)
 
+    @property
+    def is_fork(self) -> bool:
+        return bool(self._session.forked_from)
+
+    @property
+    def source_id(self) -> str | None:
+        return self._sessions.source_id(self._session)
+
     async def remember(self, native_id: str) -> None:
         await self._sessions.remember(self._session, native_id)
 

@@ -28,6 +28,7 @@ from runtime.readers import Reader, check_cursor, read_ended
 from runtime.records import RunRecord, RunState
 from runtime.registry import Lease, Registry
 from runtime.resolve import (
+    check_forks,
     check_mcp_servers,
     check_policy,
     check_request,
@@ -152,13 +153,14 @@ class Runs:
 
     async def _claim(self, asked: Asked) -> tuple[LiveRun, bool]:
         """The run of that id, with True when it was made here and is still to be admitted."""
-        lease = await self._lease(asked.request)
+        lease = await self._lease(asked)
         if (found := self.live.get((asked.principal, asked.run_id))) is not None:  # it came in while we waited
             lease.release()
             return found, False
         return self.acceptance.claim(asked, lease), True
 
-    async def _lease(self, request: RunRequest) -> Lease:
+    async def _lease(self, asked: Asked) -> Lease:
+        request = asked.request
         if self.draining.is_set():
             raise Draining("this node takes no new runs; dispatch to another node")
         if (free := self.storage.free_bytes()) < 2 * self.config.disk_watermark_bytes:
@@ -169,6 +171,7 @@ class Runs:
         try:
             check_policy(request.policy, lease.capabilities.policy_keys, target=lease.target)
             check_mcp_servers(request.policy, lease.capabilities.mcp_servers, target=lease.target)
+            check_forks(asked.mode, lease.capabilities.forks, target=lease.target)
             served = (await lease.provider.capabilities()).targets
         except BaseException:
             lease.release()

@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from runtime.failure import Conflict, SessionNotFound
+from runtime.failure import Conflict, SessionBusy, SessionNotFound
 from runtime.index import Index, statement
 from runtime.keys import new_ulid
 from runtime.turns import Turn, Turns
@@ -32,6 +32,11 @@ class Session:
     terminated_ns: int | None = None
     has_history: bool = False
     """A run of it ended complete, so there is a conversation to go on with."""
+    forked_from: str = ""
+    """The key of the session with whose conversation it begins; empty for one that begins with none."""
+    workspace_key: str = ""
+    """The key of the session whose private directory it works in, where that is not its own: a conversation tells of files,
+    and some agents find one by its directory."""
     _native_id: str | None = None
 
 
@@ -49,15 +54,16 @@ class Sessions:
 
     def claim(
         self, *, principal: str, session_id: str, mode: SessionMode, adapter: str, target: str, run: str, now_ns: int,
-        queue_limit: int = 0,
+        queue_limit: int = 0, fork_from: str = "",
     ) -> tuple[Session, Turn]:  # fmt: skip
         """Take the session for the run with key *run*, making it when the mode allows; nothing is stored yet.
 
         The caller stores it with :func:`save` in the same transaction as the run, or releases the turn. With a
-        *queue_limit* the run may wait for its turn.
+        *queue_limit* the run may wait for its turn. Mode ``fork`` makes a session that begins with what was said in
+        *fork_from*.
 
         Raises:
-            SessionNotFound: required, but there is none, or it is another target's.
+            SessionNotFound: required, or to be forked, but there is none, or it is another target's, or was never spoken in.
             SessionBusy: another run has it, and this one may not wait.
             CapacityExhausted: too many wait for it.
             Conflict: the id names a session of another target.
@@ -72,12 +78,30 @@ class Sessions:
             )
         if found is not None and (found.adapter, found.target) != (adapter, target):
             raise _not_of_target(found, mode, target)
+        source = self._source(principal, fork_from, found, adapter, target) if mode is SessionMode.FORK else None
         turn = self.turns.take(key, run, queue_limit=queue_limit)
         session = replace(found, used_ns=now_ns) if found else Session(
             principal=principal, session_id=session_id, key=new_ulid(), adapter=adapter, target=target,
-            anonymous=anonymous, created_ns=now_ns, used_ns=now_ns,
+            anonymous=anonymous, created_ns=now_ns, used_ns=now_ns, forked_from=source.key if source else "",
+            workspace_key=source.workspace_key or source.key if source else "",
         )  # fmt: skip
         return session, turn
+
+    def _source(self, principal: str, fork_from: str, found: Session | None, adapter: str, target: str) -> Session:
+        """The session to fork from: idle, because one that is written meanwhile would be read in the middle of a turn."""
+        if found is not None:
+            text = f"session {found.session_id!r} exists; a fork is a new session: use another session_id"
+            raise Conflict(text, session_id=found.session_id)
+        source = self.find(principal, fork_from)
+        if source is None or not source.has_history:
+            state = "does not exist" if source is None else "has no conversation yet"
+            raise SessionNotFound(f"session {fork_from!r} {state}, so there is nothing to fork", session_id=fork_from)
+        if (source.adapter, source.target) != (adapter, target):
+            raise _not_of_target(source, SessionMode.REQUIRE_EXISTING, target)
+        if self.active_run(source) is not None:
+            text = f"session {fork_from!r} has an active run; fork it when that has ended"
+            raise SessionBusy(text, session_id=fork_from)
+        return source
 
     def find(self, principal: str, session_id: str) -> Session | None:
         """The session of that id; None when there is none, or it was terminated."""
@@ -131,6 +155,17 @@ class Sessions:
         current = self._sessions.get((session.principal, session.session_id), session)
         return current._native_id
 
+    def source_id(self, session: Session) -> str | None:
+        """The native id of the session that *session* is a fork of, while that is held. For the provider's slot only."""
+        if not session.forked_from:
+            return None
+        return next((each._native_id for each in self._sessions.values() if each.key == session.forked_from), None)
+
+    @property
+    def directories(self) -> set[str]:
+        """The keys under which some session has its private directory."""
+        return {each.workspace_key or each.key for each in self._sessions.values()}
+
     async def remember(self, session: Session, native_id: str) -> None:
         """Store the provider's own id for the next run; durable when this returns."""
         key = (session.principal, session.session_id)
@@ -180,12 +215,13 @@ def save(session: Session) -> Callable[[sqlite3.Connection], None]:
 
     def operation(connection: sqlite3.Connection) -> None:
         connection.execute(
-            "INSERT INTO sessions (principal, session_id, key, adapter, target, anonymous, created_ns, used_ns)"
-            " VALUES (?,?,?,?,?,?,?,?) ON CONFLICT (principal, session_id) DO UPDATE SET used_ns=excluded.used_ns,"
+            "INSERT INTO sessions (principal, session_id, key, adapter, target, anonymous, created_ns, used_ns,"
+            " forked_from, workspace_key)"
+            " VALUES (?,?,?,?,?,?,?,?,?,?) ON CONFLICT (principal, session_id) DO UPDATE SET used_ns=excluded.used_ns,"
             " key=excluded.key, adapter=excluded.adapter, target=excluded.target, created_ns=excluded.created_ns,"
-            " terminated_ns=NULL",
+            " forked_from=excluded.forked_from, workspace_key=excluded.workspace_key, terminated_ns=NULL",
             (session.principal, session.session_id, session.key, session.adapter, session.target, session.anonymous,
-             session.created_ns, session.used_ns),
+             session.created_ns, session.used_ns, session.forked_from, session.workspace_key),
         )  # fmt: skip
 
     return operation
@@ -197,6 +233,7 @@ def _all(connection: sqlite3.Connection) -> list[Session]:
             principal=row["principal"], session_id=row["session_id"], key=row["key"], adapter=row["adapter"],
             target=row["target"], anonymous=bool(row["anonymous"]), created_ns=row["created_ns"], used_ns=row["used_ns"],
             terminated_ns=row["terminated_ns"], has_history=bool(row["has_history"]), _native_id=row["native_id"],
+            forked_from=row["forked_from"], workspace_key=row["workspace_key"],
         )
         for row in connection.execute("SELECT * FROM sessions")
     ]  # fmt: skip

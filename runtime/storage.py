@@ -82,6 +82,10 @@ class Storage:
         """The keys of all run directories, whoever knows them."""
         return [entry.name for entry in (self.root / "runs").iterdir()]
 
+    def session_keys(self) -> list[str]:
+        """The keys of all private directories of sessions."""
+        return [entry.name for entry in (self.root / "sessions").iterdir()]
+
     def make_run_directory(self, ulid: str) -> None:
         self.run_directory(ulid).mkdir(mode=0o700, parents=False, exist_ok=True)
 

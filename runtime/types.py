@@ -28,6 +28,8 @@ class SessionMode(StrEnum):
     """Resume the session, or create it when there is none."""
     REQUIRE_EXISTING = "require_existing"
     """Resume the session; fail with ``session_not_found`` when there is none."""
+    FORK = "fork"
+    """Begin a session with what was said in another one, which stays as it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +37,8 @@ class RunRequest:
     """A caller's request, as sent: empty strings mean "not given" and are resolved by the runtime, not here.
 
     ``session_mode`` is None when the caller gave none, and the text as sent when it is not a mode we know, so that the
-    refusal can name it. ``timeout`` None or zero means no run deadline.
+    refusal can name it. ``fork_from`` is the session that mode ``fork`` begins with. ``timeout`` None or zero means no run
+    deadline.
     """
 
     target: str
@@ -43,6 +46,7 @@ class RunRequest:
     adapter: str = ""
     session_id: str = ""
     session_mode: str | None = None
+    fork_from: str = ""
     background: bool = False
     workspace: str = ""
     policy: Mapping[str, Any] = field(default_factory=dict)
@@ -113,7 +117,8 @@ class Capabilities:
     sets none (None: the host's). ``policy_keys`` are the members of a request's policy, beside the host's own, that the
     provider understands; any other is refused before acceptance. ``verbs`` are what can be done to a run beside cancelling
     it (:class:`runtime.provider.InputVerb`); another is refused. ``mcp_servers`` are names of those that a request may ask
-    for, None when the provider cannot take any. ``labels`` are facts by which it is known; every start
+    for, None when the provider cannot take any. ``forks`` says that a session can begin with what was said in another.
+    ``labels`` are facts by which it is known; every start
     and terminal event of its runs carries them.
     """
 
@@ -126,6 +131,7 @@ class Capabilities:
     permissions: PermissionRules = field(default_factory=PermissionRules)
     verbs: frozenset[str] = frozenset()
     mcp_servers: frozenset[str] | None = None
+    forks: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -27,6 +27,9 @@ def run(
     node: Node = NODE,
     session: Annotated[str, typer.Option("--session", metavar="ID", help="go on in this session, or begin it")] = "",
     require_existing: Annotated[bool, typer.Option("--require-existing", help="never begin a session")] = False,
+    fork: Annotated[
+        str, typer.Option("--fork", metavar="ID", help="begin a session with what was said in this one")
+    ] = "",
     background: Annotated[bool, typer.Option("--background", help="let it go on when nobody watches")] = False,
     activity: Annotated[bool, typer.Option("--activity", help="also show tool calls, plans, notices")] = False,
     timeout: Annotated[float | None, typer.Option("--timeout", metavar="SECONDS", help="the run's deadline")] = None,
@@ -37,11 +40,14 @@ def run(
     """Dispatch a run and stream it to its end. Ctrl-C cancels it; with --background it only stops watching."""
     if require_existing and not session:
         raise typer.BadParameter("--require-existing needs --session: which one has to exist?")
+    if require_existing and fork:
+        raise typer.BadParameter("--fork makes a session, and --require-existing forbids it: leave one of them out")
     request = RunRequest(
         run_id=run_id or new_run_id(),
         target=target,
         session_id=session,
-        session_mode=_mode(session, require_existing),
+        session_mode=SessionMode.FORK if fork else _mode(session, require_existing),
+        fork_from=fork,
         background=background,
         workspace=os.path.abspath(workspace) if workspace else "",
         input=_prompt(prompt),

@@ -11,7 +11,7 @@ import typer
 from node.client import NodeClient, NodeError
 from node.commands.dial import DIAL_S, NODE, Exit, Json, Node, dial, finish
 from node.commands.output import print_facts, print_json, print_table, say, say_error
-from node.wire_views import NodeStatusView
+from node.wire_views import NodeStatusView, TargetView
 
 _POLL_S = 0.1
 _EACH_S = 1.0
@@ -64,12 +64,16 @@ def capabilities(node: Node = NODE, json: Json = False) -> None:
         if json:
             print_json(view)
         else:
-            rows = [(t.target, t.adapter, str(t.max_concurrency or "node's limit")) for t in view.targets]
-            print_table(("TARGET", "ADAPTER", "AT ONCE"), rows)
+            rows = [(t.target, t.adapter, str(t.max_concurrency or "node's limit"), _verbs(t)) for t in view.targets]
+            print_table(("TARGET", "ADAPTER", "AT ONCE", "CAN"), rows)
             print_facts({f"limit {name}": f"{limit:,}" for name, limit in sorted(view.limits.items())})
         return Exit.DONE
 
     dial(node, work, as_json=json)
+
+
+def _verbs(target: TargetView) -> str:
+    return ", ".join([*target.verbs, *(["fork"] if target.forks else [])])
 
 
 def drain(node: Node = NODE, json: Json = False) -> None:

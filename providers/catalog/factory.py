@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from providers.catalog.loader import CatalogInvalid
 from providers.catalog.schema import CatalogFile, OpeningStanza, ProfileStanza, ProviderStanza
-from providers.catalog.values import MODEL_PLACEHOLDER
+from providers.catalog.values import MODEL_PLACEHOLDER, Capability
 from providers.cli.dialects import load_dialect
 from providers.cli.environment import SecretSource
 from providers.cli.mcp import McpServer
@@ -52,6 +52,7 @@ def build_profile(
         id=stanza.id, provider_id=provider.id, model_id=model.id, command=provider.command,
         dialect=stanza.output_format or provider.dialect, native=provider.native, slash_is_command=provider.slash_is_command,
         args=_fill(stanza.args, model.target), resume_args=_fill(stanza.resume_args, model.target),
+        fork_args=_fill(stanza.fork_args, model.target), forks=Capability.FORK in stanza.capabilities,
         env={**provider.env, **settings.env}, secrets=settings.secrets,
         cancel=stanza.cancel or provider.cancel, mode=stanza.mode, verbs=frozenset(stanza.verbs),
         opening=_filled_opening(stanza.opening, model.target),

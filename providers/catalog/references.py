@@ -85,5 +85,5 @@ def _claims(path: tuple[str | int, ...], profile: ProfileStanza, provider: Provi
 
 
 def _stops(profile: ProfileStanza, stop: tuple[str, ...]) -> bool:
-    lists = [profile.args, *([profile.resume_args] if profile.resume_args else [])]
+    lists = [profile.args, *filter(None, (profile.resume_args, profile.fork_args))]
     return all(any(args[i : i + len(stop)] == stop for i in range(len(args))) for args in lists)

@@ -181,6 +181,7 @@ class ProfileStanza(_Strict):
     opening: OpeningStanza | None = None
     args: Arguments = ()
     resume_args: Arguments = ()
+    fork_args: Arguments = ()
     capabilities: Capabilities = ()
     confinement: Confinement | None = None
     max_concurrency: Annotated[int, Field(ge=0, strict=True)] = 0
@@ -194,6 +195,10 @@ class ProfileStanza(_Strict):
             raise ValueError(f"{min(spoken)} needs mode session: another process cannot be talked to")
         if self.mode == "oneshot" and "queue" in self.verbs:
             raise ValueError("queue needs mode resumable or session: the next run goes on with the conversation")
+        if self.fork_args and Capability.FORK not in self.capabilities:
+            raise ValueError("fork_args need the capability fork")
+        if self.resume_args and Capability.FORK in self.capabilities and not self.fork_args:
+            raise ValueError("the capability fork needs fork_args where the CLI resumes by resume_args")
         if any(SESSION_PLACEHOLDER in argument for argument in self.args):
             raise ValueError(f"{SESSION_PLACEHOLDER} is not known in args; it belongs into resume_args")
         if (Capability.WRITABLE_ROOT_CONFINEMENT in self.capabilities) != (self.confinement is not None):

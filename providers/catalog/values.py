@@ -31,6 +31,8 @@ class Capability(StrEnum):
     """Its process can be kept from writing outside of given directories; the profile names by what (``confinement``)."""
     RESUME = "resume"
     """Goes on with an earlier conversation."""
+    FORK = "fork"
+    """Begins a conversation with what was said in another one."""
     QUOTA = "quota"
     """Tells how much of the account's allowance is used."""
 

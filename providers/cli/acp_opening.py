@@ -1,7 +1,8 @@
 """The opening of a process that speaks the Agent Client Protocol: who are you, and which session.
 
 ``initialize``, ``authenticate`` where the profile names a method, then ``session/new``, or ``session/load`` to go on with
-an earlier session, then its model and mode where the profile names them.
+an earlier session, or ``session/fork`` to begin with what was said in one, then its model and mode where the profile names
+them.
 
 A load replays the conversation before it is answered; the protocol demands it. An agent that answers without a word of it
 has opened an empty session under the old name (Qwen does so for an id it does not know): that is ``lost``, and
@@ -39,17 +40,18 @@ class AcpOpening:
     """One opening, step by step: each answer leads to the next request."""
 
     def __init__(
-        self, *, cwd: str, resumed_id: str | None, settings: Mapping[str, str], mcp_servers: Sequence[JsonObject] = ()
-    ) -> None:
+        self, *, cwd: str, resumed_id: str | None, source_id: str | None = None, settings: Mapping[str, str],
+        mcp_servers: Sequence[JsonObject] = (),
+    ) -> None:  # fmt: skip
         self._mcp_servers = list(mcp_servers)
-        self._cwd, self._resumed_id, self._settings = cwd, resumed_id, settings
+        self._cwd, self._resumed_id, self._source_id, self._settings = cwd, resumed_id, source_id, settings
         self._number = 0
         self._step: Step = self._initialized
         self._on_error: Callable[[JsonObject], Failure] = failure_of
         self._agent, self._session = "", ""
         self._offers: JsonObject = {}
         self._replayed = 0
-        self._cost: float | None = 0.0 if resumed_id is None else None
+        self._cost: float | None = 0.0 if resumed_id is None and source_id is None else None
         self.is_over = False
         self.failure: Failure | None = None
         hello = {"protocolVersion": PROTOCOL_VERSION, "clientCapabilities": SERVED, "clientInfo": CLIENT}
@@ -114,6 +116,8 @@ class AcpOpening:
         if not by_http and any(server.get("type") == "http" for server in self._mcp_servers):
             return self._fail(FailureCode.UNSUPPORTED, "the agent takes no MCP server at an address, only commands")
         place: JsonObject = {"cwd": self._cwd, "mcpServers": self._mcp_servers}
+        if self._source_id is not None:
+            return self._fork(offers, {"sessionId": self._source_id, **place})
         if self._resumed_id is None:
             return self._ask("session/new", place, then=self._created)
         if self._agent in EMPTIES_AT_LOAD:
@@ -125,6 +129,11 @@ class AcpOpening:
         if "resume" in fields.mapping(offers, "sessionCapabilities"):
             return self._ask("session/resume", earlier, then=self._opened, on_error=load_failure)
         return self._fail(FailureCode.UNSUPPORTED, "the agent cannot go on with an earlier session")
+
+    def _fork(self, offers: JsonObject, source: JsonObject) -> bytes:
+        if "fork" not in fields.mapping(offers, "sessionCapabilities"):
+            return self._fail(FailureCode.UNSUPPORTED, "the agent cannot fork a session")
+        return self._ask("session/fork", source, then=self._created, on_error=load_failure)
 
     def _created(self, result: JsonObject) -> bytes:
         if not (session := fields.text(result, "sessionId")):

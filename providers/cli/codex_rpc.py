@@ -70,10 +70,10 @@ def _status(info: object) -> int | None:
 
 
 class CodexOpening:
-    """``initialize``, then ``thread/start`` or ``thread/resume``; over when the thread is named."""
+    """``initialize``, then ``thread/start``, ``thread/resume`` or ``thread/fork``; over when the thread is named."""
 
-    def __init__(self, *, cwd: str, resumed_id: str | None) -> None:
-        self._cwd, self._resumed_id = cwd, resumed_id
+    def __init__(self, *, cwd: str, resumed_id: str | None, source_id: str | None = None) -> None:
+        self._cwd, self._resumed_id, self._source_id = cwd, resumed_id, source_id
         self._thread = ""
         self.failure: Failure | None = None
         client: JsonObject = {"name": CLIENT, "title": CLIENT, "version": "0"}
@@ -85,7 +85,7 @@ class CodexOpening:
 
     @property
     def state(self) -> State:
-        fresh = {} if self._resumed_id is not None else {"total_tokens": 0}
+        fresh = {} if self._resumed_id or self._source_id else {"total_tokens": 0}
         return {"thread": self._thread, "next": _FIRST_TURN, **fresh}
 
     def hear(self, line: Line) -> bytes:
@@ -105,6 +105,8 @@ class CodexOpening:
         return b""
 
     def _open_thread(self) -> bytes:
+        if self._source_id is not None:
+            return request(_THREAD, "thread/fork", {"threadId": self._source_id, "cwd": self._cwd})
         if self._resumed_id is None:
             return request(_THREAD, "thread/start", {"cwd": self._cwd})
         return request(_THREAD, "thread/resume", {"threadId": self._resumed_id, "cwd": self._cwd})
@@ -119,7 +121,7 @@ class CodexOpening:
             self._thread = started
 
     def _fail(self, told: JsonObject) -> None:
-        if self._resumed_id is not None and is_unknown_session(fields.text(told, "message")):
+        if (self._resumed_id or self._source_id) and is_unknown_session(fields.text(told, "message")):
             self.failure = Failure(code=FailureCode.LOST, message=fields.text(told, "message"))
         else:
             self.failure = failure_of(told, {})

@@ -30,15 +30,19 @@ class Command:
     resumed_id: str | None = None
 
 
-def build_command(profile: Profile, *, native_id: str | None, path: str) -> Command:
+def build_command(profile: Profile, *, native_id: str | None, path: str, source_id: str | None = None) -> Command:
     """The command of one run of *profile*: its resume arguments when *native_id* is known, else its first ones.
+
+    A session that has no conversation yet and is a fork of *source_id* begins with the fork arguments.
 
     Raises:
         CannotStart: the binary is not on *path* or cannot be executed, or an argument is longer than the system takes.
     """
     resuming = native_id is not None and bool(profile.resume_args)
-    template = profile.resume_args if resuming else profile.args
-    arguments = tuple(argument.replace(SESSION_PLACEHOLDER, native_id or "") for argument in template)
+    forking = native_id is None and source_id is not None and bool(profile.fork_args)
+    template = profile.resume_args if resuming else profile.fork_args if forking else profile.args
+    named = native_id or source_id or ""
+    arguments = tuple(argument.replace(SESSION_PLACEHOLDER, named) for argument in template)
     for argument in arguments:
         if (size := len(argument.encode())) > ARGUMENT_LIMIT_BYTES:
             raise CannotStart(

@@ -196,12 +196,14 @@ class SessionDialect(Dialect, Protocol):
         *,
         cwd: str,
         resumed_id: str | None,
+        source_id: str | None = None,
         settings: Mapping[str, str],
         mcp_servers: Sequence[JsonObject] = (),
     ) -> Opening:
-        """The words with a fresh process in *cwd*; *settings* are the profile's, for a dialect that chooses by words.
+        """The words with a fresh process in *cwd*, which goes on with *resumed_id* or begins as a fork of *source_id*.
 
-        So are *mcp_servers*, as that dialect writes them; they may hold secrets.
+        Of both at most one is given, and only where the arguments do not say it. *settings* are the profile's, for a
+        dialect that chooses by words. So are *mcp_servers*, as that dialect writes them; they may hold secrets.
         """
 
     def encode_turn(self, text: str, state: State) -> bytes:

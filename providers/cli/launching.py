@@ -19,7 +19,7 @@ from providers.keeper.client import Keeper, SpawnFailed, SpawnRequest, WardenLin
 from runtime.clock import boot_time_s
 from runtime.config import RuntimeConfig
 from runtime.failure import DeadlineExceeded, RunCancelled, SessionNotFound
-from runtime.provider import RunContext
+from runtime.provider import RunContext, SessionSlot
 from runtime.redact import Redactor
 from runtime.types import ExecutionSpec, SessionMode
 
@@ -55,11 +55,11 @@ def prepare(
     machinery: Machinery,
     secrets: Mapping[str, str],
     *,
-    native_id: str | None,
+    session: SessionSlot,
     cwd: str,
     mcp_servers: Sequence[str] = (),
 ) -> Launch:
-    """The launch of *profile* with the MCP servers of these names, going on with *native_id* where there is one.
+    """The launch of *profile* with the MCP servers of these names, going on with what the session has.
 
     Raises:
         CannotStart: its binary is not there, or an argument is too long.
@@ -67,7 +67,7 @@ def prepare(
         SecretUnavailable: a server's secret cannot be read.
     """
     environment = base_environment(machinery.inherited) | dict(profile.env)
-    command = build_command(profile, native_id=native_id, path=environment["PATH"])
+    command = build_command(profile, native_id=session.native_id, source_id=session.source_id, path=environment["PATH"])
     return Launch(
         command=command, cwd=cwd, login_files=profile.login_files, environment=environment | dict(secrets),
         servers=choose(profile.mcp_servers, mcp_servers, machinery.inherited),
@@ -144,8 +144,13 @@ def history_fact(ctx: RunContext, spec: ExecutionSpec, *, resumed_id: str | None
     """What the start event says when the session's conversation is not gone on with, though there is one.
 
     Raises:
-        SessionNotFound: the caller required to go on with it.
+        SessionNotFound: the caller required to go on with it, or the session is a fork of one that is no more.
     """
+    if ctx.session.is_fork and ctx.session.native_id is None and ctx.session.source_id is None:
+        raise SessionNotFound(
+            f"session {spec.session_id!r} is a fork, and the conversation it should begin with is not held any more",
+            session_id=spec.session_id,
+        )
     if resumed_id is not None or not ctx.session.has_history:
         return {}
     if spec.session_mode is SessionMode.REQUIRE_EXISTING:

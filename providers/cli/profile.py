@@ -15,7 +15,9 @@ class Profile:
     """A catalog profile with its model already substituted in ``args`` and ``resume_args``.
 
     ``args`` are the arguments of a session's first run, ``resume_args`` of every later one, where ``{{session}}`` stands for
-    the native conversation id. ``native`` says where the binary lies that an npm launcher would start.
+    the native conversation id, and ``fork_args`` of the first run of a fork, where it stands for that of the source;
+    ``forks`` says that the CLI can fork, by them or by words. ``native`` says where the binary lies that an npm launcher
+    would start.
     With ``slash_is_command`` the CLI takes a prompt that begins with ``/`` for a command of its own. In ``mode`` ``session``
     one process serves a whole session; ``verbs`` are what can be done to a run of it, ``opening`` what a fresh process is
     told, by a dialect that chooses model or mode by words. ``mcp`` is the way in which the CLI takes MCP servers, empty when
@@ -34,6 +36,8 @@ class Profile:
     slash_is_command: bool = False
     args: tuple[str, ...] = ()
     resume_args: tuple[str, ...] = ()
+    fork_args: tuple[str, ...] = ()
+    forks: bool = False
     env: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, SecretSource] = field(default_factory=dict)
     login_files: tuple[str, ...] = ()

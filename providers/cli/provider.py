@@ -75,7 +75,8 @@ class CliProvider:
             targets=(profile.id,), max_concurrency=profile.max_concurrency, survives_host=True,
             default_workspace=profile.default_workspace, silence_timeout_s=profile.silence_timeout_s,
             policy_keys=profile.policy_keys, permissions=profile.permissions, verbs=profile.verbs,
-            mcp_servers=frozenset(profile.mcp_servers) if profile.mcp else None, labels=profile.labels(),
+            mcp_servers=frozenset(profile.mcp_servers) if profile.mcp else None, forks=profile.forks,
+            labels=profile.labels(),
         )  # fmt: skip
 
     async def execute(self, ctx: RunContext, spec: ExecutionSpec, sink: EventSink) -> None:
@@ -114,7 +115,7 @@ class CliProvider:
     ) -> tuple[WardenLink, str | None, dict[str, str]]:
         assert ctx.directory is not None
         launch = prepare(
-            self.profile, self._machinery, secrets, native_id=ctx.session.native_id, cwd=spec.workspace,
+            self.profile, self._machinery, secrets, session=ctx.session, cwd=spec.workspace,
             mcp_servers=ctx.mcp_servers,
         )  # fmt: skip
         facts = history_fact(ctx, spec, resumed_id=launch.command.resumed_id)

@@ -172,7 +172,7 @@ async def test_a_request_that_has_no_wire_form_is_not_sent() -> None:
     node = ScriptedNode("a")
 
     with pytest.raises(InvalidRequest):
-        await collect(node, RunRequest(target="demo", session_id="s", session_mode="fork"))
+        await collect(node, RunRequest(target="demo", session_id="s", session_mode="branch"))
 
     assert node.requests == []
 

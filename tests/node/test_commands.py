@@ -341,7 +341,7 @@ async def test_status_and_capabilities_show_the_node() -> None:
     assert status.code == Exit.DONE
     assert "a note" in status.out
     assert json.loads(capabilities.out)["targets"] == [
-        {"adapter": "scripted", "target": "demo", "max_concurrency": 2, "verbs": []}
+        {"adapter": "scripted", "target": "demo", "max_concurrency": 2, "verbs": [], "forks": False}
     ]
 
 

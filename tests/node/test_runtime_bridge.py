@@ -108,6 +108,7 @@ def test_every_session_mode_of_the_wire_has_its_meaning() -> None:
         "SESSION_MODE_UNSPECIFIED": None,
         "SESSION_MODE_CREATE_IF_MISSING": "create_if_missing",
         "SESSION_MODE_REQUIRE_EXISTING": "require_existing",
+        "SESSION_MODE_FORK": "fork",
     }
 
 

@@ -71,6 +71,11 @@ class Driven:
         self.asked.append(run_id := new_run_id())
         return RunRequest(run_id=run_id, target=target, input=prompt, workspace=str(self.workspace), **fields)
 
+    async def forks(self) -> bool:
+        """Whether the profile declares that it can fork a session."""
+        targets = (await self.client.capabilities()).targets
+        return next(each.forks for each in targets if each.target == self.agent.profile)
+
     # -- what the model says and sees
 
     def answer(self, prompt: str, *, turn: int = 1) -> str:

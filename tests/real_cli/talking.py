@@ -74,12 +74,18 @@ class Talking:
                 asked += 1
         return await turn.end()
 
-    def begin(self, prompt: str, *, silence_s: float | None = None) -> Turn:
-        """The turn that begins with *prompt*, under way."""
+    async def forks(self) -> bool:
+        """Whether the profile declares that it can fork a session."""
+        targets = (await self.client.capabilities()).targets
+        return next(each.forks for each in targets if each.target == self.agent.profile)
+
+    def begin(self, prompt: str, *, silence_s: float | None = None, fork_from: str = "") -> Turn:
+        """The turn that begins with *prompt*, under way; with *fork_from* it is the first of a fork of that session."""
         policy = {} if silence_s is None else {"iop": {"silence_timeout_s": silence_s}}
         request = RunRequest(
             run_id=new_run_id(), target=self.agent.profile, input=prompt, workspace=str(self.workspace),
-            session_id=self.session, session_mode=SessionMode.CREATE_IF_MISSING, policy=policy,
+            session_id=self.session, policy=policy, fork_from=fork_from,
+            session_mode=SessionMode.FORK if fork_from else SessionMode.CREATE_IF_MISSING,
         )  # fmt: skip
         return self._followed(request.run_id, self.client.run(request, include_activity=True))
 

@@ -99,6 +99,26 @@ async def test_a_later_run_goes_on_with_the_history_under_the_hosts_id(driven: D
     assert native_id in details.details["argv"], "the vendor's own id goes to the vendor alone"
 
 
+@pytest.mark.cell("fork")
+@pytest.mark.req("RT-10", "RT-36")
+async def test_a_fork_knows_what_was_said_and_its_source_does_not_notice(driven: Driven) -> None:
+    prompt, source, fork = "[[mock:plain]] hello", f"src-{driven.agent.profile}", f"fork-{driven.agent.profile}"
+    await driven.ask(prompt, session_id=source, session_mode="create_if_missing")
+    if not await driven.forks():
+        with pytest.raises(NodeError) as refused:
+            await driven.ask(prompt, session_id=fork, session_mode="fork", fork_from=source)
+        assert refused.value.code == "unsupported"
+        return
+
+    begun = await driven.ask(prompt, session_id=fork, session_mode="fork", fork_from=source)
+    source_later = await driven.ask(prompt, session_id=source, session_mode="require_existing")
+    fork_later = await driven.ask(prompt, session_id=fork, session_mode="require_existing")
+
+    assert ending(begun[-1]) == ("complete", driven.answer(prompt, turn=2))
+    assert ending(source_later[-1]) == ("complete", driven.answer(prompt, turn=2))
+    assert ending(fork_later[-1]) == ("complete", driven.answer(prompt, turn=3))
+
+
 @pytest.mark.cell("unknown session")
 async def test_an_unknown_session_is_refused_before_anything_starts(driven: Driven) -> None:
     before = driven.node.run_directories()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from node.client import NodeClient
+from node.client import NodeClient, NodeError
 from runtime.events import EventType, ToolCall, ToolResult
 from tests.real_cli.agents import SILENCE_S
 from tests.real_cli.talking import Talking, has_delta, refusal_of
@@ -74,6 +75,26 @@ async def test_a_fresh_process_goes_on_with_the_history(talking: Talking) -> Non
 
     assert ending(events[-1]) == ("complete", talking.answer(PLAIN, turn=2))
     assert text(events) == events[-1].message, "what was replayed is no output of this run"
+
+
+@pytest.mark.cell("fork")
+@pytest.mark.req("RT-10", "RT-36")
+async def test_a_fork_knows_what_was_said_and_its_source_does_not_notice(talking: Talking) -> None:
+    await talking.say(PLAIN)
+    fork = replace(talking, session=f"{talking.session}-fork")
+    if not await talking.forks():
+        with pytest.raises(NodeError) as refused:
+            await fork.begin(PLAIN, fork_from=talking.session).end()
+        assert refused.value.code == "unsupported"
+        return
+
+    begun = await fork.begin(PLAIN, fork_from=talking.session).end()
+    source_later, fork_later = await talking.say(PLAIN), await fork.say(PLAIN)
+    await talking.client.terminate_session(fork.session)
+
+    assert ending(begun[-1]) == ("complete", talking.answer(PLAIN, turn=2))
+    assert ending(source_later[-1]) == ("complete", talking.answer(PLAIN, turn=2))
+    assert ending(fork_later[-1]) == ("complete", talking.answer(PLAIN, turn=3))
 
 
 @pytest.mark.cell("unknown session")

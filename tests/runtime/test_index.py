@@ -11,6 +11,7 @@ import pytest
 
 from runtime.failure import FailureCode
 from runtime.index import FORMAT, NAME, Index, IndexUnavailable, connect, open_index, statement
+from runtime.sessions import Sessions
 from tests.support.hosts import PATIENCE_S
 
 
@@ -98,6 +99,28 @@ async def test_closing_commits_what_was_given_before(tmp_path: Path) -> None:
 
     async with open_index(tmp_path) as index:
         assert len(await index.run(keys)) == 20
+
+
+async def test_an_older_format_is_brought_up_and_keeps_what_it_has(tmp_path: Path) -> None:
+    """As the first format was, before sessions could be forked."""
+    connection = sqlite3.connect(tmp_path / NAME)
+    connection.executescript(
+        "CREATE TABLE sessions (principal TEXT NOT NULL, session_id TEXT NOT NULL, key TEXT NOT NULL UNIQUE,"
+        " adapter TEXT NOT NULL, target TEXT NOT NULL, anonymous INTEGER NOT NULL, native_id TEXT,"
+        " created_ns INTEGER NOT NULL, used_ns INTEGER NOT NULL, terminated_ns INTEGER,"
+        " has_history INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (principal, session_id)) STRICT;"
+        "INSERT INTO sessions VALUES ('local', 'tea', 'K', 'cli', 'agent', 0, 'native-1', 1, 2, NULL, 1);"
+        "PRAGMA user_version=1"
+    )
+    connection.close()
+
+    async with open_index(tmp_path) as index:
+        found = (await Sessions.load(index)).get("local", "tea")
+        format_ = await index.run(lambda c: c.execute("PRAGMA user_version").fetchone()[0])
+    async with open_index(tmp_path) as index:  # and once more, as it is now
+        assert len((await Sessions.load(index)).of("local")) == 1
+
+    assert (found.key, found.has_history, found.forked_from, format_) == ("K", True, "", FORMAT)
 
 
 async def test_a_newer_format_is_refused_by_name_and_left_alone(tmp_path: Path) -> None:

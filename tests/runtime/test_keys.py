@@ -15,6 +15,7 @@ BASE = RunRequest(
 )  # fmt: skip
 OTHER: dict[str, Any] = {
     "adapter": "cly", "target": "agents", "session_id": "s2", "session_mode": SessionMode.CREATE_IF_MISSING,
+    "fork_from": "s0",
     "background": True, "workspace": "/w2", "policy": {"a": [1, {"b": 0}]}, "input": "hi ", "timeout": timedelta(seconds=6),
     "metadata": {"k": "w", "l": "v"},
 }  # fmt: skip
@@ -32,6 +33,14 @@ def test_every_field_but_the_key_itself_makes_another_request() -> None:
 def test_the_run_id_is_no_part_of_what_was_asked() -> None:
     """So a caller that let the host make the id can repeat its request under it."""
     assert request_digest(replace(BASE, run_id="")) == request_digest(BASE)
+
+
+@pytest.mark.req("E-12")
+def test_a_field_that_came_later_changes_no_digest_of_those_who_do_not_use_it() -> None:
+    """A digest is stored for a month; the same request must stay the same over an upgrade."""
+    simple = RunRequest(target="agent", input="hi")
+
+    assert request_digest(simple) == "506002b610d0d7a2311c637d1e5b05e66465f068401c3d278489ddaa73d585b6"
 
 
 @pytest.mark.req("E-12")

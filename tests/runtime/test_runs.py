@@ -253,7 +253,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"run_id": "../x"}, "invalid_request", "run_id '../x'"),
     ({"session_id": "a/b", "session_mode": "create_if_missing"}, "invalid_request", "session_id 'a/b'"),
     ({"session_id": "s"}, "invalid_request", "session_mode is not set"),
-    ({"session_mode": "fork", "session_id": "s"}, "invalid_request", "session_mode 'fork' is unknown"),
+    ({"session_mode": "branch", "session_id": "s"}, "invalid_request", "session_mode 'branch' is unknown"),
     ({"session_mode": "require_existing", "session_id": "s"}, "session_not_found", "session 's' does not exist"),
     ({"timeout": timedelta(seconds=-1)}, "invalid_request", "timeout is -1.0 s"),
     ({"workspace": "here"}, "invalid_request", "workspace 'here' is not an absolute path"),

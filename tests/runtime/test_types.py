@@ -120,14 +120,14 @@ def test_a_nested_policy_survives_byte_for_byte() -> None:
 
 
 @pytest.mark.req("RT-08", "RT-09", "RT-10")
-def test_the_modes_are_two() -> None:
-    assert {mode.value for mode in SessionMode} == {"create_if_missing", "require_existing"}
+def test_the_modes_are_three() -> None:
+    assert {mode.value for mode in SessionMode} == {"create_if_missing", "require_existing", "fork"}
 
 
 @pytest.mark.req("RT-10")
-@pytest.mark.parametrize("mode", ["", "fork", "CREATE_IF_MISSING", "create_if_missing ", "SESSION_MODE_7"])
+@pytest.mark.parametrize("mode", ["", "branch", "CREATE_IF_MISSING", "create_if_missing ", "SESSION_MODE_7"])
 def test_any_other_mode_is_an_error_that_lists_the_known(mode: str) -> None:
-    with pytest.raises(InvalidRequest, match="create_if_missing, require_existing") as refusal:
+    with pytest.raises(InvalidRequest, match="create_if_missing, require_existing, fork") as refusal:
         parse_session_mode(mode)
 
     assert refusal.value.failure.metadata == {"field": "session_mode"}

@@ -48,6 +48,7 @@ class Agent:
     dialect: str = "claude_stream_json"
     args: Sequence[str] = ()
     resume_args: Sequence[str] = ()
+    fork_args: Sequence[str] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     cancel: Sequence[str] = ("term",)
     policy: Sequence[str] = ()
@@ -90,6 +91,7 @@ def catalog_of(agents: Mapping[str, Agent]) -> dict[str, Any]:
             {
                 "id": name, "command": list(agent.command), "dialect": agent.dialect, "env": dict(agent.env),
                 "policy": list(agent.policy), **({"mcp": agent.mcp} if agent.mcp else {}),
+                "capabilities": ["fork"] if agent.fork_args else [],
             }
             for name, agent in agents.items()
         ],
@@ -98,6 +100,7 @@ def catalog_of(agents: Mapping[str, Agent]) -> dict[str, Any]:
             {
                 "id": name, "provider": name, "model": name, "args": list(agent.args),
                 "resume_args": list(agent.resume_args), "max_concurrency": agent.max_concurrency,
+                "capabilities": ["fork"] if agent.fork_args else [], "fork_args": list(agent.fork_args),
                 "mode": agent.mode, "verbs": list(agent.verbs), "cancel": list(agent.cancel),
                 **({"opening": dict(agent.opening)} if agent.opening else {}),
             }

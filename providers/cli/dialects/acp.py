@@ -39,10 +39,11 @@ def decoder(context: TurnContext) -> AcpConversation:
 
 
 def opening(
-    *, cwd: str, resumed_id: str | None, settings: Mapping[str, str], mcp_servers: Sequence[JsonObject] = ()
-) -> AcpOpening:
+    *, cwd: str, resumed_id: str | None, source_id: str | None = None, settings: Mapping[str, str],
+    mcp_servers: Sequence[JsonObject] = (),
+) -> AcpOpening:  # fmt: skip
     """The opening of a fresh process; *settings* are those of :mod:`providers.cli.acp_opening`."""
-    return AcpOpening(cwd=cwd, resumed_id=resumed_id, settings=settings, mcp_servers=mcp_servers)
+    return AcpOpening(cwd=cwd, resumed_id=resumed_id, source_id=source_id, settings=settings, mcp_servers=mcp_servers)
 
 
 def _as_text(text: str) -> str:

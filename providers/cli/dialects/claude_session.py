@@ -38,9 +38,10 @@ def decoder(context: TurnContext) -> ClaudeConversation:
 
 
 def opening(
-    *, cwd: str, resumed_id: str | None, settings: Mapping[str, str], mcp_servers: Sequence[JsonObject] = ()
-) -> NoOpening:
-    """Claude takes a turn at once; what it resumes stands in its arguments."""
+    *, cwd: str, resumed_id: str | None, source_id: str | None = None, settings: Mapping[str, str],
+    mcp_servers: Sequence[JsonObject] = (),
+) -> NoOpening:  # fmt: skip
+    """Claude takes a turn at once; what it resumes or forks stands in its arguments."""
     return NoOpening()
 
 

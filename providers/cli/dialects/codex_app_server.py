@@ -1,7 +1,7 @@
 """Codex as a process of a whole session: ``codex app-server``, JSON-RPC without its ``jsonrpc`` member, a message a line.
 
 Format: codex-cli 0.171.0 (recorded transcripts under ``tests/``; ``codex app-server generate-json-schema`` writes the
-protocol down). A process is opened with ``initialize`` and ``thread/start`` or ``thread/resume``; each turn is a
+protocol down). A process is opened with ``initialize`` and ``thread/start``, ``thread/resume`` or ``thread/fork``; each turn is a
 ``turn/start``, whose answer names the turn.
 
 THE RULE: ``turn/completed`` of our turn decides by its ``status``: ``completed`` is complete, ``interrupted`` the failure
@@ -80,10 +80,11 @@ def decoder(context: TurnContext) -> CodexConversation:
 
 
 def opening(
-    *, cwd: str, resumed_id: str | None, settings: Mapping[str, str], mcp_servers: Sequence[JsonObject] = ()
-) -> CodexOpening:
+    *, cwd: str, resumed_id: str | None, source_id: str | None = None, settings: Mapping[str, str],
+    mcp_servers: Sequence[JsonObject] = (),
+) -> CodexOpening:  # fmt: skip
     """The handshake of a fresh process."""
-    return CodexOpening(cwd=cwd, resumed_id=resumed_id)
+    return CodexOpening(cwd=cwd, resumed_id=resumed_id, source_id=source_id)
 
 
 def encode_turn(text: str, state: State) -> bytes:

@@ -113,7 +113,7 @@ class SessionDriver:
         """Hand the turn to the session's process, or to a fresh one where that has died without having taken any of it."""
         check_may_begin(ctx)
         launch = prepare(
-            self._profile, self._machinery, secrets, native_id=ctx.session.native_id, cwd=spec.workspace,
+            self._profile, self._machinery, secrets, session=ctx.session, cwd=spec.workspace,
             mcp_servers=ctx.mcp_servers,
         )  # fmt: skip
         revision = _revision(self._profile, launch, secrets)
@@ -202,11 +202,13 @@ class SessionDriver:
         self._warm.add(process)
         # where the arguments do not name the conversation, the opening does
         resumed_id = asked.launch.command.resumed_id if self._profile.resume_args else session.native_id
+        source_id = None if self._profile.fork_args or session.native_id is not None else session.source_id
         try:
             told = acp_servers(asked.launch.servers) if self._profile.mcp == "acp" else ()
             opening = self._dialect.opening(
-                cwd=asked.launch.cwd, resumed_id=resumed_id, settings=self._profile.opening, mcp_servers=told
-            )
+                cwd=asked.launch.cwd, resumed_id=resumed_id, source_id=source_id, settings=self._profile.opening,
+                mcp_servers=told,
+            )  # fmt: skip
             process.state = await open_process(process, opening, self._machinery.tail, asked.ctx, asked.redact)
         except BaseException:
             self._warm.end(process)

@@ -17,6 +17,7 @@ class SessionMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SESSION_MODE_UNSPECIFIED: _ClassVar[SessionMode]
     SESSION_MODE_CREATE_IF_MISSING: _ClassVar[SessionMode]
     SESSION_MODE_REQUIRE_EXISTING: _ClassVar[SessionMode]
+    SESSION_MODE_FORK: _ClassVar[SessionMode]
 
 class RunState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -65,6 +66,7 @@ class InputOutcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
 SESSION_MODE_UNSPECIFIED: SessionMode
 SESSION_MODE_CREATE_IF_MISSING: SessionMode
 SESSION_MODE_REQUIRE_EXISTING: SessionMode
+SESSION_MODE_FORK: SessionMode
 RUN_STATE_UNSPECIFIED: RunState
 RUN_STATE_ACCEPTED: RunState
 RUN_STATE_RUNNING: RunState
@@ -94,7 +96,7 @@ INPUT_OUTCOME_NOT_CONFIRMED: InputOutcome
 INPUT_OUTCOME_TOO_LATE: InputOutcome
 
 class RunRequest(_message.Message):
-    __slots__ = ("run_id", "adapter", "target", "session_id", "session_mode", "background", "workspace", "policy", "input", "timeout", "metadata", "include_activity", "after_sequence")
+    __slots__ = ("run_id", "adapter", "target", "session_id", "session_mode", "background", "workspace", "policy", "input", "timeout", "metadata", "include_activity", "after_sequence", "fork_from")
     class MetadataEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -115,6 +117,7 @@ class RunRequest(_message.Message):
     METADATA_FIELD_NUMBER: _ClassVar[int]
     INCLUDE_ACTIVITY_FIELD_NUMBER: _ClassVar[int]
     AFTER_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    FORK_FROM_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     adapter: str
     target: str
@@ -128,7 +131,8 @@ class RunRequest(_message.Message):
     metadata: _containers.ScalarMap[str, str]
     include_activity: bool
     after_sequence: int
-    def __init__(self, run_id: _Optional[str] = ..., adapter: _Optional[str] = ..., target: _Optional[str] = ..., session_id: _Optional[str] = ..., session_mode: _Optional[_Union[SessionMode, str]] = ..., background: _Optional[bool] = ..., workspace: _Optional[str] = ..., policy: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., input: _Optional[str] = ..., timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., metadata: _Optional[_Mapping[str, str]] = ..., include_activity: _Optional[bool] = ..., after_sequence: _Optional[int] = ...) -> None: ...
+    fork_from: str
+    def __init__(self, run_id: _Optional[str] = ..., adapter: _Optional[str] = ..., target: _Optional[str] = ..., session_id: _Optional[str] = ..., session_mode: _Optional[_Union[SessionMode, str]] = ..., background: _Optional[bool] = ..., workspace: _Optional[str] = ..., policy: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., input: _Optional[str] = ..., timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., metadata: _Optional[_Mapping[str, str]] = ..., include_activity: _Optional[bool] = ..., after_sequence: _Optional[int] = ..., fork_from: _Optional[str] = ...) -> None: ...
 
 class RunEvent(_message.Message):
     __slots__ = ("run_id", "type", "delta", "message", "error", "usage", "metadata", "timestamp", "session_id", "background", "node_id", "sequence", "previous_sequence", "failure", "activity")
@@ -445,16 +449,18 @@ class GetCapabilitiesResponse(_message.Message):
     def __init__(self, targets: _Optional[_Iterable[_Union[Target, _Mapping]]] = ..., limits: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class Target(_message.Message):
-    __slots__ = ("adapter", "target", "max_concurrency", "verbs")
+    __slots__ = ("adapter", "target", "max_concurrency", "verbs", "forks")
     ADAPTER_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
     MAX_CONCURRENCY_FIELD_NUMBER: _ClassVar[int]
     VERBS_FIELD_NUMBER: _ClassVar[int]
+    FORKS_FIELD_NUMBER: _ClassVar[int]
     adapter: str
     target: str
     max_concurrency: int
     verbs: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, adapter: _Optional[str] = ..., target: _Optional[str] = ..., max_concurrency: _Optional[int] = ..., verbs: _Optional[_Iterable[str]] = ...) -> None: ...
+    forks: bool
+    def __init__(self, adapter: _Optional[str] = ..., target: _Optional[str] = ..., max_concurrency: _Optional[int] = ..., verbs: _Optional[_Iterable[str]] = ..., forks: _Optional[bool] = ...) -> None: ...
 
 class GetNodeStatusRequest(_message.Message):
     __slots__ = ()
