@@ -168,10 +168,11 @@ async def test_a_killed_warden_leaves_no_waiter(warm: Warm, printed: Printed, wa
     assert (lost.value.refusal, lost.value.written) == (InputRefusal.LOST, None)
 
 
-@pytest.mark.parametrize(("part", "arrives"), [("whole", True), ("part", False)])
+@pytest.mark.parametrize("part", ["whole", "part"])
 async def test_a_message_is_written_whole_or_not_at_all_when_the_node_is_killed(
-    data_dir: Path, program: CommandOf, until: Until, part: str, arrives: bool
+    data_dir: Path, program: CommandOf, until: Until, part: str
 ) -> None:
+    """One that the node got rid of, and the warden has not read yet when the next node comes, may be lost as a whole."""
     size = 4 * MIB
     argv = [str(data_dir), "warm", str(size), part, *program("reads_slowly.py"), "0.5"]
     node = Path(__file__).parent / "programs" / "sends_and_dies.py"
@@ -187,9 +188,9 @@ async def test_a_message_is_written_whole_or_not_at_all_when_the_node_is_killed(
         link.close_input()
         assert await link.wait_gone(10)
 
-    first = told(b"x" * size) if arrives else b""
-    expected = b"ready\n" + first + told(b"the next node") + b"left 0\n"
-    assert (data_dir / "warm" / "stdout").read_bytes() == expected
+    rest = told(b"the next node") + b"left 0\n"
+    possible = [b"ready\n" + rest, *([b"ready\n" + told(b"x" * size) + rest] if part == "whole" else [])]
+    assert (data_dir / "warm" / "stdout").read_bytes() in possible
 
 
 async def test_a_message_the_next_node_repeats_is_not_written_again(data_dir: Path, program: CommandOf) -> None:
