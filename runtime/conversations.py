@@ -1,4 +1,4 @@
-"""Looking at logical sessions and ending them: what a session said, from our own journals, and its end.
+"""What is said to a run under way, and looking at logical sessions: what one said, from our own journals, and its end.
 
 A transcript is the host's: it is read from what was stored of each run, not from the provider's own files, so it exists
 for every provider alike.
@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from runtime import journal, records
 from runtime.events import EventType, RuntimeEvent, ToolCall, ToolResult
-from runtime.failure import FailureCode, FailureError, InvalidRequest, SessionBusy
+from runtime.failure import FailureCode, FailureError, InvalidRequest, NotFound, SessionBusy
 from runtime.keys import LOCAL, new_ulid
-from runtime.provider import InputOutcome, InputReceipt, InputVerb, SessionTerminator
+from runtime.provider import Answer, InputOutcome, InputReceipt, InputVerb, SessionTerminator
 from runtime.records import RunRecord
 from runtime.run import SessionView
 from runtime.runs import Runs
@@ -122,6 +123,24 @@ async def send_input(runs: Runs, run_id: str, verb: str, text: str = "", *, prin
     if run.ctx.take_input is None:
         return InputReceipt(outcome=InputOutcome.NOT_CONFIRMED, message="the run has not begun its turn")
     return await run.ctx.take_input(InputVerb(verb), text)
+
+
+async def respond(
+    runs: Runs, run_id: str, request_id: str, decision: str, *, principal: str = LOCAL, message: str = "",
+    content: Mapping[str, Any] | None = None,
+) -> Answer:  # fmt: skip
+    """Answer what the run's agent asked; *content* is what a question is answered with.
+
+    Raises:
+        NotFound: no such run of this principal, or no such request is open in it (one that ends has none).
+        Conflict: it was answered before.
+        InvalidRequest: the decision is none, or *content* does not belong to it.
+    """
+    record = await runs.get(run_id, principal=principal)
+    run = runs.live.get((principal, run_id))
+    if run is None or run.is_ending:
+        raise NotFound(f"run {run_id!r} is {record.state.value}, or ending; no request of it is open", run_id=run_id)
+    return await run.desk.respond(request_id, decision, message=message, content=content)
 
 
 async def transcript(runs: Runs, session_id: str, *, principal: str = LOCAL) -> AsyncGenerator[Utterance, None]:
