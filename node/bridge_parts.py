@@ -17,6 +17,7 @@ from runtime.events import (
     Plan,
     PlanEntry,
     RateLimit,
+    RequestKind,
     ToolCall,
     ToolResult,
     Usage,
@@ -105,7 +106,7 @@ def _rate_limit_to_wire(limit: RateLimit) -> node_pb2.RateLimit:
 
 def _question_to_wire(asked: PermissionRequest) -> node_pb2.PermissionRequest:
     message = node_pb2.PermissionRequest(
-        request_id=asked.request_id, tool=asked.tool, input_json=asked.input_json, reason=asked.reason
+        request_id=asked.request_id, tool=asked.tool, input_json=asked.input_json, reason=asked.reason, kind=asked.kind
     )
     if asked.expires_at_ns:
         message.expires_at.CopyFrom(timestamp_to_wire(asked.expires_at_ns))
@@ -118,6 +119,7 @@ def _question_from_wire(message: node_pb2.PermissionRequest) -> PermissionReques
         tool=message.tool,
         input_json=message.input_json,
         reason=message.reason,
+        kind=message.kind or RequestKind.TOOL.value,
         expires_at_ns=timestamp_from_wire(message.expires_at) if message.HasField("expires_at") else 0,
     )
 

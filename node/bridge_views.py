@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from node.bridge_parts import failure_to_wire
 from node.pb import node_pb2
-from node.well_known import timestamp_to_wire
+from node.well_known import struct_from_wire, timestamp_to_wire
 from runtime.conversations import Utterance
 from runtime.provider import Answer, Decision
 from runtime.records import RunRecord, RunState
@@ -149,6 +150,15 @@ def utterance_to_wire(utterance: Utterance) -> node_pb2.GetTranscriptResponse:
 def decision_from_wire(number: node_pb2.PermissionDecision) -> str:
     """The word of a decision; one that this build does not know stays visible, and is refused, as its number."""
     return _DECISIONS.get(number, f"PERMISSION_DECISION_{number}")
+
+
+def content_from_wire(request: node_pb2.RespondPermissionRequest) -> dict[str, Any] | None:
+    """What a question is answered with; None when nothing was sent, which is not an empty answer.
+
+    Raises:
+        InvalidRequest: a value is unset or not finite.
+    """
+    return struct_from_wire(request.answer, where="answer") if request.HasField("answer") else None
 
 
 def answer_to_wire(answer: Answer) -> node_pb2.RespondPermissionResponse:

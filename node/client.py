@@ -195,9 +195,14 @@ class NodeClient:
         new_run_id = new_run_id or (new_ulid().lower() if verb == InputVerb.QUEUE else "")
         return await self._connection.send_input(run_id, verb, text, new_run_id)
 
-    async def respond(self, run_id: str, request_id: str, *, allow: bool, message: str = "") -> None:
-        """Answer a question (activity ``permission_request``) of a running agent; durable when this returns."""
-        await self._connection.respond(run_id, request_id, allow, message)
+    async def respond(
+        self, run_id: str, request_id: str, *, allow: bool, message: str = "", answer: Mapping[str, Any] | None = None
+    ) -> None:
+        """Answer what a running agent asks (activity ``permission_request``); durable when this returns.
+
+        One of kind ``question`` is allowed with an *answer*, by the names that its ``input_json`` has for what it asks.
+        """
+        await self._connection.respond(run_id, request_id, allow, message, answer)
 
     async def sessions(self) -> AsyncGenerator[SessionSummary, None]:
         """Logical sessions, the last used first."""

@@ -7,7 +7,7 @@ or whether the connection did. What to do about it is :mod:`node.client`'s busin
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from datetime import timedelta
 from typing import Any, Self, TypeAlias, TypeVar
@@ -22,6 +22,7 @@ from node import wire_views as views
 from node.bridge_inputs import input_receipt_from_wire, verb_to_wire
 from node.pb import node_pb2, node_pb2_grpc
 from node.session_views import SessionSummary, session_from_wire
+from node.well_known import struct_to_wire
 from node.wire_errors import failure_of
 from runtime.failure import Failure, FailureCode
 from runtime.provider import InputReceipt
@@ -200,12 +201,16 @@ class Connection:
         request = node_pb2.SendInputRequest(run_id=run_id, verb=verb_to_wire(verb), input=text, new_run_id=new_run_id)
         return input_receipt_from_wire(await _ask(self._stub.SendInput, request))
 
-    async def respond(self, run_id: str, request_id: str, allow: bool, message: str) -> None:
+    async def respond(
+        self, run_id: str, request_id: str, allow: bool, message: str, answer: Mapping[str, Any] | None
+    ) -> None:
         """Answer a question of a running agent."""
         decision = node_pb2.PERMISSION_DECISION_ALLOW if allow else node_pb2.PERMISSION_DECISION_DENY
         request = node_pb2.RespondPermissionRequest(
             run_id=run_id, request_id=request_id, decision=decision, message=message
         )
+        if answer is not None:
+            request.answer.CopyFrom(struct_to_wire(answer, where="answer"))
         await _ask(self._stub.RespondPermission, request)
 
     async def sessions(self, token: str) -> tuple[tuple[SessionSummary, ...], str]:

@@ -21,7 +21,6 @@ from node.paging import key_of, page_size
 from node.pb import node_pb2
 from node.runtime_bridge import EventEncoder, request_from_wire
 from runtime import journal
-from runtime.conversations import send_input
 from runtime.events import EventType
 from runtime.execution import SUPPRESSED
 from runtime.failure import NotFound
@@ -30,6 +29,7 @@ from runtime.provider import Describer
 from runtime.readers import Reader
 from runtime.records import RunRecord, RunState
 from runtime.types import RUN_ID
+from runtime.verbs import respond, send_input
 
 RUN_ID_HEADER = "iop-run-id"
 CHUNK_BYTES = 256 * 1024
@@ -84,11 +84,13 @@ class RunService:
     async def RespondPermission(
         self, request: node_pb2.RespondPermissionRequest, context: Context
     ) -> node_pb2.RespondPermissionResponse:
-        answer = await self._runs.respond_permission(
+        answer = await respond(
+            self._runs,
             request.run_id,
             request.request_id,
             bridge_views.decision_from_wire(request.decision),
             message=request.message,
+            content=bridge_views.content_from_wire(request),
         )
         return bridge_views.answer_to_wire(answer)
 

@@ -20,6 +20,8 @@ change nothing. A directive in the prompt chooses what happens; the last one cou
                                          directive it repeats the prompt's words, in about half a second
     think     thoughts=20 delay_ms=20    thinks first, then answers
     ask       tool=Bash                  asks for leave first (in a session only), and answers that it was allowed or denied
+    question  from=tool                  asks for a colour (in a session only), by a tool of its own or as a server does, and
+                                         answers what it was told
     tool      cmd="echo hello"           runs a shell command as a child process, reports call and result, answers
     slow      words=120 delay_ms=500     a minute of answer
     silent    seconds=3600               says nothing for that long, then answers
@@ -72,6 +74,30 @@ API_ERRORS = {
     "overloaded": ("overloaded", 529, "API Error: 529 demo error. This is a server-side issue, usually temporary"),
     "model": ("model_not_found", 404, "There's an issue with the selected model. It may not exist"),
     "refusal": ("invalid_request", None, "API Error: unable to respond to this request: it violates our usage policy"),
+}
+
+
+COLOUR = "Which colour?"
+TOOL_QUESTION = {
+    "subtype": "can_use_tool",
+    "tool_name": "AskUserQuestion",
+    "input": {
+        "questions": [
+            {
+                "question": COLOUR,
+                "header": "Colour",
+                "options": [{"label": "green", "description": "calm"}, {"label": "blue", "description": "cold"}],
+                "multiSelect": False,
+            }
+        ]
+    },
+}
+SERVER_QUESTION = {
+    "subtype": "elicitation",
+    "mcp_server_name": "demo",
+    "message": COLOUR,
+    "mode": "form",
+    "requested_schema": {"type": "object", "properties": {"colour": {"type": "string"}}, "required": ["colour"]},
 }
 
 
@@ -375,22 +401,43 @@ def think(turn: Turn) -> None:
 
 def ask(turn: Turn) -> None:
     turn.init()
-    if turn.conversation is None:
-        raise TurnOver(1, "error: only in a session somebody can be asked")
-    name, request_id = turn.directive.text("tool", "Bash"), new_uuid()
     request = {
         "subtype": "can_use_tool",
-        "tool_name": name,
+        "tool_name": turn.directive.text("tool", "Bash"),
         "input": {"command": "echo asked"},
         "description": "a demo",
     }
+    told = answer_to(turn, request)
+    say(turn, "no answer" if told is None else told["behavior"])
+
+
+def question(turn: Turn) -> None:
+    turn.init()
+    is_servers = turn.directive.text("from", "tool") == "server"
+    told = answer_to(turn, SERVER_QUESTION if is_servers else TOOL_QUESTION)
+    if told is None:
+        say(turn, "no answer")
+    elif is_servers:
+        say(turn, f"{told['action']} {told.get('content', {}).get('colour', 'nothing')}")
+    else:
+        say(turn, told["updatedInput"]["answers"].get(COLOUR, "nothing") if told["behavior"] == "allow" else "deny")
+
+
+def answer_to(turn: Turn, request: dict[str, Any]) -> dict[str, Any] | None:
+    """What the host answers to *request*; None when it refuses to."""
+    if turn.conversation is None:
+        raise TurnOver(1, "error: only in a session somebody can be asked")
+    request_id = new_uuid()
     turn.emit("control_request", request_id=request_id, request=request)
-    while True:
-        answer = turn.conversation.answers.get()
-        if answer.get("request_id") == request_id:
-            break
+    while (answer := turn.conversation.answers.get()).get("request_id") != request_id:
+        pass
     told = answer.get("response")
-    text = f"turn {len(turn.session.prompts)}: {told['behavior'] if isinstance(told, dict) else 'no answer'}"
+    return told if isinstance(told, dict) else None
+
+
+def say(turn: Turn, text: str) -> None:
+    """A turn that says just this."""
+    text = f"turn {len(turn.session.prompts)}: {text}"
     turn.message({"type": "text", "text": text})
     turn.result(text)
 
@@ -550,8 +597,8 @@ def tear_result(turn: Turn) -> int:
 
 
 MODES: dict[str, Callable[[Turn], int | None]] = {
-    "": plain, "think": think, "ask": ask, "tool": tool, "slow": slow, "silent": silent, "fail": fail, "flood": flood,
-    "stderr": stderr, "clobber": clobber, "stubborn": stubborn, "linger": linger,
+    "": plain, "think": think, "ask": ask, "question": question, "tool": tool, "slow": slow, "silent": silent,
+    "fail": fail, "flood": flood, "stderr": stderr, "clobber": clobber, "stubborn": stubborn, "linger": linger,
 }  # fmt: skip
 DEATHS: dict[str, Callable[[Turn], int]] = {
     "exit": die_by_exit, "killed": die_by_kill, "garbage": print_garbage, "nothing": print_nothing, "torn": tear_result,

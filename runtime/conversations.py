@@ -14,20 +14,15 @@ from pathlib import Path
 
 from runtime import journal, records
 from runtime.events import EventType, RuntimeEvent, ToolCall, ToolResult
-from runtime.failure import FailureCode, FailureError, InvalidRequest, NotFound, SessionBusy
+from runtime.failure import SessionBusy
 from runtime.keys import LOCAL, new_ulid
-from runtime.provider import InputOutcome, InputReceipt, InputVerb, SessionTerminator
+from runtime.provider import SessionTerminator
 from runtime.records import RunRecord
+from runtime.resolve import Unsupported
 from runtime.run import SessionView
 from runtime.runs import Runs
 from runtime.sessions import Session
-from runtime.types import RunRequest, SessionMode
-
-
-class Unsupported(FailureError):
-    """The provider has no such capability; nothing else is done instead."""
-
-    code = FailureCode.UNSUPPORTED
+from runtime.types import SessionMode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,69 +94,6 @@ async def _free(runs: Runs, session: Session, *, cancel_active: bool) -> None:
         await runs.cancel(run.spec.run_id, principal=session.principal, reason="its session is being terminated")
         if run.task is not None:
             await asyncio.wait([run.task], timeout=runs.config.cancel_grace_s)
-
-
-async def send_input(
-    runs: Runs, run_id: str, verb: str, text: str = "", *, new_run_id: str = "", principal: str = LOCAL
-) -> InputReceipt:
-    """Do *verb* to the run, with *text* where it takes one; the receipt tells what came of it.
-
-    ``queue`` makes a run of its own, under *new_run_id* where that is given; the same again makes no second one.
-
-    Raises:
-        NotFound: no such run of this principal.
-        InvalidRequest: there is no such verb, its text is missing, or it makes no run and *new_run_id* is given.
-        Unsupported: the run's target cannot do it; nothing is done instead.
-        FailureError: the new run is refused as any dispatch may be.
-    """
-    _check_input(verb, text, new_run_id)
-    record = await runs.get(run_id, principal=principal)
-    if verb == InputVerb.QUEUE and new_run_id and await _is_known(runs, principal, new_run_id):
-        return await _queue(runs, record, text, new_run_id)
-    run = runs.live.get((principal, run_id))
-    if run is None or run.lease is None or run.is_ending or run.ctx.stop is not None:
-        return InputReceipt(outcome=InputOutcome.TOO_LATE, message=f"the run is {record.state.value}, or ending")
-    if verb not in run.lease.capabilities.verbs:
-        can = ", ".join(sorted(run.lease.capabilities.verbs)) or "nothing"
-        raise Unsupported(f"target {run.spec.target!r} cannot {verb}; it can {can}", target=run.spec.target, verb=verb)
-    if verb == InputVerb.QUEUE:
-        return await _queue(runs, record, text, new_run_id)
-    if run.ctx.take_input is None:
-        return InputReceipt(outcome=InputOutcome.NOT_CONFIRMED, message="the run has not begun its turn")
-    return await run.ctx.take_input(InputVerb(verb), text)
-
-
-def _check_input(verb: str, text: str, new_run_id: str) -> None:
-    if verb not in InputVerb._value2member_map_:
-        raise InvalidRequest(f"verb {verb!r} is unknown; use one of {', '.join(InputVerb)}", field="verb")
-    if verb != InputVerb.INTERRUPT and not text:
-        raise InvalidRequest(f"input is empty; give the text to {verb}", field="input")
-    if verb != InputVerb.QUEUE and new_run_id:
-        raise InvalidRequest(f"new_run_id is given, and {verb} makes no run; leave it out", field="new_run_id")
-
-
-async def _is_known(runs: Runs, principal: str, run_id: str) -> bool:
-    try:
-        await runs.get(run_id, principal=principal)
-    except NotFound:
-        return False
-    return True
-
-
-async def _queue(runs: Runs, ahead: RunRecord, text: str, new_run_id: str) -> InputReceipt:
-    """Another run like *ahead*, with *text*, on the same session.
-
-    It is a background run: whoever queues it is not on the line, and what was accepted is not dropped for that.
-    """
-    if (spec := ahead.spec) is None:
-        return InputReceipt(outcome=InputOutcome.TOO_LATE, message=f"the run is {ahead.state.value}")
-    request = RunRequest(
-        run_id=new_run_id, adapter=spec.adapter, target=spec.target, session_id=ahead.session_id,
-        session_mode=SessionMode.CREATE_IF_MISSING, background=True, workspace=spec.workspace, policy=spec.policy,
-        input=text, timeout=spec.timeout, metadata=spec.metadata,
-    )  # fmt: skip
-    run_id = await runs.queue(request, principal=ahead.principal)
-    return InputReceipt(outcome=InputOutcome.CONFIRMED, run_id=run_id)
 
 
 async def transcript(runs: Runs, session_id: str, *, principal: str = LOCAL) -> AsyncGenerator[Utterance, None]:

@@ -90,14 +90,28 @@ class RateLimit(msgspec.Struct, frozen=True, omit_defaults=True, tag="rate_limit
     resets_at: int | None = None
 
 
+class RequestKind(StrEnum):
+    """What an agent that asks is waiting for."""
+
+    TOOL = "tool"
+    """Leave to use a tool."""
+    QUESTION = "question"
+    """Words from whoever runs it: a choice, a form."""
+
+
 class PermissionRequest(msgspec.Struct, frozen=True, omit_defaults=True, tag="permission_request", kw_only=True):
-    """The agent waits for leave to use a tool. ``input_json`` is one JSON value as text, at most 64 KiB."""
+    """The agent waits for somebody. ``input_json`` is one JSON value as text, at most 64 KiB.
+
+    Of kind ``question`` it is the question in the agent's own form, ``tool`` is who asks, where that is known, and
+    ``reason`` the question as a sentence. ``kind`` is a word of :class:`RequestKind`, or one of a later build.
+    """
 
     request_id: str
     tool: str
     input_json: str = ""
     reason: str = ""
     expires_at_ns: int = 0
+    kind: str = RequestKind.TOOL.value
 
 
 class Notice(msgspec.Struct, frozen=True, omit_defaults=True, tag="notice", kw_only=True):

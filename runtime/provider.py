@@ -17,7 +17,7 @@ from runtime.budget import Budget
 from runtime.events import Draft, PermissionRequest
 from runtime.failure import Failure
 from runtime.status import AgentUsageStatus
-from runtime.types import Capabilities, ExecutionSpec
+from runtime.types import Capabilities, ExecutionSpec, freeze
 
 
 class StopReason(StrEnum):
@@ -108,7 +108,7 @@ class NoSession:
 
 
 class Decision(StrEnum):
-    """What an agent that asked for leave is told."""
+    """What an agent that asked is told."""
 
     ALLOW = "allow"
     DENY = "deny"
@@ -116,12 +116,19 @@ class Decision(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """One decision about one question: by a ``rule``, by a ``caller``, or by ``timeout``."""
+    """One decision about one question: by a ``rule``, by a ``caller``, or by ``timeout``.
+
+    ``content`` is what an allowed question is answered with, by the names that the agent asked under; None otherwise.
+    """
 
     request_id: str
     decision: Decision
     by: str
     message: str = ""
+    content: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "content", freeze(self.content))
 
 
 class PermissionPort(Protocol):

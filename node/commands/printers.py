@@ -14,6 +14,7 @@ from runtime.events import (
     PermissionRequest,
     Plan,
     RateLimit,
+    RequestKind,
     RuntimeEvent,
     ToolCall,
     ToolResult,
@@ -129,6 +130,8 @@ def activity_line(activity: Activity) -> str:
             return one_line(f"-> {name} {arguments}")
         case ToolResult(output=output, is_error=is_error):
             return one_line(f"<- {'error: ' if is_error else ''}{output or 'ok'}")
+        case PermissionRequest(kind=RequestKind.QUESTION, request_id=request_id, reason=reason, input_json=question):
+            return one_line(f"?? (iop-node respond RUN {request_id} allow --answer JSON|deny) {reason} {question}")
         case PermissionRequest(request_id=request_id, tool=tool, input_json=arguments):
             return one_line(f"?? {tool} {arguments} (iop-node respond RUN {request_id} allow|deny)")
         case Plan(entries=entries):

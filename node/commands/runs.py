@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from contextlib import aclosing
 from datetime import datetime
-from typing import Annotated, Literal
+from json import loads
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -63,18 +64,30 @@ def respond(
     decision: Annotated[Literal["allow", "deny"], typer.Argument(help="what the agent is told")],
     node: Node = NODE,
     message: Annotated[str, typer.Option("--message", metavar="TEXT", help="a word to the agent")] = "",
+    answer: Annotated[str, typer.Option("--answer", metavar="JSON", help="what a question is answered with")] = "",
     json: Json = False,
 ) -> None:
-    """Answer an agent that asks for leave to use a tool. Exit 2 when it was answered, or asks no more."""
+    """Answer an agent that asks for leave to use a tool, or a question. Exit 2 when it was answered, or asks no more."""
+    content = _object_in(answer) if answer else None
 
     async def work(client: NodeClient) -> Exit:
-        await client.respond(run, request, allow=decision == "allow", message=message)
+        await client.respond(run, request, allow=decision == "allow", message=message, answer=content)
         print_json({"run_id": run, "request_id": request, "decision": decision}) if json else say(
             f"{request}: {decision}"
         )
         return Exit.DONE
 
     dial(node, work, as_json=json)
+
+
+def _object_in(answer: str) -> dict[str, Any]:
+    try:
+        found = loads(answer)
+    except ValueError as error:
+        raise typer.BadParameter(f"--answer is no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise typer.BadParameter(f"--answer is {answer[:40]}; give a JSON object with a member for each thing asked")
+    return found
 
 
 def ps(

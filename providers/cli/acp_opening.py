@@ -27,8 +27,12 @@ from runtime.failure import Failure, FailureCode
 
 PROTOCOL_VERSION = 1
 CLIENT: JsonObject = {"name": "iop-node", "title": "iop-node", "version": "0"}
-SERVED: JsonObject = {"fs": {"readTextFile": False, "writeTextFile": False}, "terminal": False}
-"""What an agent may ask of its client: nothing. It has its own file system and shell, confined as it is itself."""
+SERVED: JsonObject = {
+    "fs": {"readTextFile": False, "writeTextFile": False},
+    "terminal": False,
+    "elicitation": {"form": {}},
+}
+"""What an agent may ask of its client: people. It has its own file system and shell, confined as it is itself."""
 AUTHENTICATE, MODEL, MODE = "authenticate", "model", "mode"
 """The settings: an id of the agent's ``authMethods``, its name of the model, and of the mode."""
 _REPLAYED = frozenset({"user_message_chunk", "agent_message_chunk"})

@@ -1,10 +1,13 @@
-"""The questions of one turn, and the answers as the agent takes them: an option that it offered, or none at all."""
+"""What an agent asks in one turn, and the answers as it takes them: an option that it offered, what its form holds, or none."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
+from providers.cli import elicitation
 from providers.cli import json_fields as fields
 from providers.cli.acp_frames import Message, id_text, result_answer
 from providers.cli.json_fields import JsonObject
@@ -14,20 +17,30 @@ _FITTING = {
     Decision.ALLOW: ("allow_once", "allow_always"),
     Decision.DENY: ("reject_once", "reject_always"),
 }
-_CANCELLED: JsonObject = {"outcome": {"outcome": "cancelled"}}
+PERMISSION, ELICITATION = "session/request_permission", "elicitation/create"
+_CANCELLED: dict[str, JsonObject] = {
+    PERMISSION: {"outcome": {"outcome": "cancelled"}},
+    ELICITATION: {"action": "cancel"},
+}
+
+
+def is_served(message: Message) -> bool:
+    """Whether somebody can answer *message*. Of the two ways to elicit only the form is declared."""
+    is_form = message.method == ELICITATION and elicitation.mode_of(message.params) == elicitation.FORM
+    return is_form or message.method == PERMISSION
 
 
 def cancelled(message: Message) -> bytes:
     """The answer to a question of a turn that is over or being cancelled."""
-    return result_answer(message.id, _CANCELLED)
+    return result_answer(message.id, _CANCELLED[message.method])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """The id to answer under, and the option that stands for each decision."""
+    """The request, and how it is answered."""
 
-    id: object
-    options: dict[Decision, str]
+    message: Message
+    words: Callable[[Answer], JsonObject]
 
 
 class Questions:
@@ -47,21 +60,28 @@ class Questions:
 
     def add(self, name: str, message: Message) -> None:
         """The agent waits for an answer to *message*."""
-        self._open[name] = _Asked(id=message.id, options=_options(message.params))
+        if message.method == ELICITATION:
+            words = partial(elicitation.action, elicitation.FORM)
+        else:
+            words = partial(_outcome, _options(message.params))
+        self._open[name] = _Asked(message=message, words=words)
 
     def answer(self, answer: Answer) -> bytes:
         """What to say; nothing when the cancel has said it."""
         asked = self._open.pop(answer.request_id, None)
         if asked is None or self.are_cancelled:
             return b""
-        option = asked.options.get(answer.decision)
-        outcome: JsonObject = {"outcome": "selected", "optionId": option}
-        return result_answer(asked.id, _CANCELLED if option is None else {"outcome": outcome})
+        return result_answer(asked.message.id, asked.words(answer))
 
     def cancel(self) -> bytes:
         """The answers to all that is still open. Asked for again it says them again."""
         self.are_cancelled = True
-        return b"".join(result_answer(each.id, _CANCELLED) for each in self._open.values())
+        return b"".join(cancelled(each.message) for each in self._open.values())
+
+
+def _outcome(options: dict[Decision, str], answer: Answer) -> JsonObject:
+    option = options.get(answer.decision)
+    return _CANCELLED[PERMISSION] if option is None else {"outcome": {"outcome": "selected", "optionId": option}}
 
 
 def _options(params: JsonObject) -> dict[Decision, str]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from providers.cli import elicitation
 from providers.cli import json_fields as fields
 from providers.cli.acp_errors import code_of_words, failure_of
 from providers.cli.acp_frames import (
@@ -17,7 +18,7 @@ from providers.cli.acp_frames import (
     method_not_found,
     notification,
 )
-from providers.cli.acp_questions import Questions, cancelled
+from providers.cli.acp_questions import ELICITATION, Questions, cancelled, is_served
 from providers.cli.acp_updates import CHUNKS, Updates
 from providers.cli.acp_usage import TurnUsage
 from providers.cli.dialect import Line, Noise, ProcessEnd, Question, Reply, State, Told, TurnContext, process_failure
@@ -140,14 +141,17 @@ class AcpConversation:
 
     def _request(self, message: Message, found: Found, end: int) -> Question | Reply:
         request_id, params = self._questions.name(message), message.params
-        if message.method != "session/request_permission":
+        if not is_served(message):
             return Reply(key=request_id, data=method_not_found(message))
         if message.id is None:  # it could never be answered
             return Reply(key=request_id, data=error_answer(None, INVALID_REQUEST, "a question needs an id"))
         if self.has_ended or self._questions.are_cancelled:
             return Reply(key=request_id, data=cancelled(message))
         self._questions.add(request_id, message)  # a sub-agent's session has another id, and nobody else to ask
-        request = self._updates.tools.question(request_id, fields.mapping(params, "toolCall"), found)
+        if message.method == ELICITATION:
+            request = elicitation.form(request_id, params)
+        else:
+            request = self._updates.tools.question(request_id, fields.mapping(params, "toolCall"), found)
         return Question(request=request, offset=end, index=found.take_place())
 
     # -- what is said to the agent

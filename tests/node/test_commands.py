@@ -19,7 +19,7 @@ from node.commands.dial import Exit
 from node.commands.output import event_to_json, one_line, printable
 from node.commands.printers import HumanPrinter, activity_line, usage_line
 from node.pb import node_pb2
-from runtime.events import EventType, Notice, Plan, PlanEntry, RateLimit, ToolCall, ToolResult, Usage
+from runtime.events import EventType, Notice, PermissionRequest, Plan, PlanEntry, RateLimit, ToolCall, ToolResult, Usage
 from runtime.failure import Failure, FailureCode
 from tests.support.scripted_node import ScriptedNode, script, served
 
@@ -151,6 +151,8 @@ async def test_every_option_of_a_run_reaches_the_node() -> None:
         (["attach", "missing"], b""),
         (["attach", "r1", "--after", "99"], b""),
         (["ps", "--node", "no-port"], b""),
+        (["respond", "r1", "q1", "allow", "--answer", "blue"], b""),
+        (["respond", "r1", "q1", "allow", "--answer", '["blue"]'], b""),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -430,6 +432,8 @@ def test_every_activity_has_its_line() -> None:
             Plan(entries=entries),
             RateLimit(status="warning", window="5h", used_percent=80.0),
             Notice(code="retry", message="again"),
+            PermissionRequest(request_id="q1", tool="Bash", input_json="{}"),
+            PermissionRequest(request_id="q2", tool="", kind="question", input_json="{}", reason="Which colour?"),
         )
     ]
 
@@ -439,4 +443,6 @@ def test_every_activity_has_its_line() -> None:
         "plan 1/2 two",
         "rate limit warning 5h 80 % used",
         "notice retry: again",
+        "?? Bash {} (iop-node respond RUN q1 allow|deny)",
+        "?? (iop-node respond RUN q2 allow --answer JSON|deny) Which colour? {}",
     ]

@@ -12,7 +12,7 @@ from google.protobuf.struct_pb2 import Struct, Value
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node import bridge_parts
+from node import bridge_parts, bridge_views
 from node import runtime_bridge as bridge
 from node.pb import node_pb2
 from runtime.events import (
@@ -43,8 +43,28 @@ ACTIVITIES: tuple[Activity, ...] = (
     PermissionRequest(
         request_id="q1", tool="Bash", input_json="{}", reason="outside", expires_at_ns=1_700_000_000_000_000_000
     ),
+    PermissionRequest(request_id="q2", tool="", input_json="{}", reason="Which colour?", kind="question"),
+    PermissionRequest(request_id="q3", tool="", kind="of_a_later_build"),
     Notice(code="retrying", message="once more"),
 )
+
+
+def test_what_an_older_node_was_asked_is_about_a_tool() -> None:
+    older = node_pb2.PermissionRequest(request_id="q1", tool="Bash")
+
+    told = bridge_parts.activity_from_wire(node_pb2.Activity(permission_request=older))
+
+    assert told == PermissionRequest(request_id="q1", tool="Bash", kind="tool")
+
+
+def test_no_answer_is_another_thing_than_an_empty_one() -> None:
+    none, empty, full = (node_pb2.RespondPermissionRequest() for _ in range(3))
+    empty.answer.SetInParent()
+    full.answer.update({"colour": "blue", "sizes": ["s"], "count": 2, "is_gift": False})
+
+    told = [bridge_views.content_from_wire(each) for each in (none, empty, full)]
+
+    assert told == [None, {}, {"colour": "blue", "sizes": ["s"], "count": 2, "is_gift": False}]
 
 
 def event(**fields: Any) -> RuntimeEvent:

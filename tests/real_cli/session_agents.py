@@ -56,6 +56,17 @@ class SessionAgent:
 _SILENT: dict[str, Any] = {"silent_cells": frozenset({"500"}), "endings": {"500": "silence_timeout"}}
 _EMPTIES = Cannot(reason="it empties a session when it loads it", transcript="acp/gemini-loaded-empty")
 _NEVER_ASKS = Cannot(reason="what its sandbox forbids is refused unasked", transcript="codex_app_server/forbidden")
+_OFF = Cannot(
+    reason="its tool that asks is behind a feature under development", transcript="codex_app_server/question-answered"
+)
+QUESTION = "question answered"
+"""The cell in which the CLI has a question for people."""
+
+
+def _asks_nobody(name: str) -> Mapping[str, Cannot]:
+    reason = "over the protocol it has no tool that asks people"
+    return {QUESTION: Cannot(reason=reason, transcript=f"acp/{name}-has-no-question")}
+
 
 SESSIONS: Mapping[str, SessionAgent] = {
     "claude-acp": SessionAgent(
@@ -79,10 +90,14 @@ SESSIONS: Mapping[str, SessionAgent] = {
         home=codex_home,
         sessions=[".codex/sessions/**/*.jsonl"],
         steers=True,
-        cannot=dict.fromkeys(ASKING_CELLS, _NEVER_ASKS),
+        cannot={**dict.fromkeys(ASKING_CELLS, _NEVER_ASKS), QUESTION: _OFF},
     ),
     "copilot-acp": SessionAgent(
-        package="copilot", profile="copilot-acp", home=copilot_home, sessions=[".copilot/session-state/*"]
+        package="copilot",
+        profile="copilot-acp",
+        home=copilot_home,
+        sessions=[".copilot/session-state/*"],
+        cannot=_asks_nobody("copilot"),
     ),
     "gemini-acp": SessionAgent(
         package="gemini",
@@ -90,7 +105,7 @@ SESSIONS: Mapping[str, SessionAgent] = {
         home=gemini_home,
         sessions=[".gemini/tmp/*/chats/*"],
         unknown_model=GEMINI_UNKNOWN,
-        cannot={"resume after eviction": _EMPTIES},
+        cannot={"resume after eviction": _EMPTIES, **_asks_nobody("gemini")},
         **_SILENT,
     ),
     "opencode-acp": SessionAgent(
@@ -100,6 +115,7 @@ SESSIONS: Mapping[str, SessionAgent] = {
         sessions=[".local/share/opencode/*"],
         unknown_model=ANTHROPIC_UNKNOWN,
         asks_outside=True,
+        cannot=_asks_nobody("opencode"),
         **_SILENT,
     ),
     "qwen-acp": SessionAgent(
@@ -109,6 +125,7 @@ SESSIONS: Mapping[str, SessionAgent] = {
         sessions=[".qwen/projects/*/chats/*"],
         turn_offset=1,
         hanging_command="tail%20-f%20/dev/null",
+        cannot=_asks_nobody("qwen"),
         **_SILENT,
     ),
 }

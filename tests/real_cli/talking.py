@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -155,6 +156,14 @@ class Talking:
 
 def has_delta(turn: Turn) -> bool:
     return any(event.type is EventType.DELTA for event in turn.events)
+
+
+def name_in(asked: PermissionRequest) -> str:
+    """The name under which a question of one thing wants its answer."""
+    told = json.loads(asked.input_json)
+    if "questions" in told:
+        return str(told["questions"][0]["question"])
+    return str(next(iter(told["requestedSchema"]["properties"])))
 
 
 async def refusal_of(talking: Talking, turn: Turn, verb: str) -> str:

@@ -13,7 +13,7 @@ import pytest
 from node.client import NodeClient, NodeError
 from runtime.events import EventType, ToolCall, ToolResult
 from tests.real_cli.agents import SILENCE_S
-from tests.real_cli.talking import Talking, has_delta, refusal_of
+from tests.real_cli.talking import Talking, has_delta, name_in, refusal_of
 from tests.support.nodes import Node, wait_until
 from tests.support.runs import ending, text
 
@@ -261,6 +261,24 @@ async def test_what_is_asked_for_happens_only_when_it_is_allowed(
     assert talking.asked_path.exists() is is_made
     assert events[-1].type is EventType.COMPLETE
     assert after[-1].type is EventType.COMPLETE
+
+
+@pytest.mark.cell("question answered")
+@pytest.mark.req("RT-13")
+async def test_the_model_is_told_what_a_question_was_answered_with(talking: Talking) -> None:
+    turn = talking.begin("[[mock:question]] hello")
+    await turn.has(lambda: turn.questions)
+    asked = turn.questions[0]
+
+    await talking.client.respond(turn.run_id, asked.request_id, allow=True, answer={name_in(asked): "blue"})
+    events = await turn.end()
+
+    results = [event.activity for event in events if isinstance(event.activity, ToolResult)]
+    assert (asked.kind, asked.reason) == ("question", "Which colour?")
+    assert ending(events[-1]) == ("complete", talking.answer("[[mock:question]] hello"))
+    assert [(each.is_error, "blue" in each.output, "green" in each.output) for each in results] == [
+        (False, True, False)
+    ]
 
 
 @pytest.mark.cell("node killed while asked")

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from providers.scripted import Script
-from runtime.conversations import Unsupported, terminate_session
+from runtime.conversations import terminate_session
 from runtime.events import start
 from runtime.failure import SessionBusy
 from runtime.provider import SessionSlot
+from runtime.resolve import Unsupported
 from runtime.types import RunRequest
 from tests.support.hosts import Agent, Gate, Host, open_host, read_all, read_one, says, until_settled, within, words
 

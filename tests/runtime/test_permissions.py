@@ -7,13 +7,16 @@ import errno
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from runtime import permissions
-from runtime.events import Draft, PermissionRequest
+from runtime.events import Draft, PermissionRequest, RequestKind
 from runtime.failure import Conflict, InvalidRequest, NotFound
-from runtime.permissions import ANSWERS, PermissionDesk, read_answers
+from runtime.permissions import ANSWERS, CONTENT_BYTES, PermissionDesk, read_answers
 from runtime.provider import Answer, Decision
 from runtime.types import PermissionRules
 
@@ -166,3 +169,111 @@ def test_what_is_no_answer_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / ANSWERS).write_bytes(b'\xff\xfe\n{"decision": "allow"}\n[1]\n' + good + b'{"request_id": "q2"')
 
     assert [answer.request_id for answer in read_answers(tmp_path / ANSWERS)] == ["q1"]
+
+
+# --- questions, whose answer has a content
+
+
+def form(request_id: str = "q1") -> PermissionRequest:
+    return PermissionRequest(
+        request_id=request_id, kind=RequestKind.QUESTION.value, tool="Bash", input_json="{}", reason="Which colour?"
+    )
+
+
+async def put(desk: PermissionDesk, request: PermissionRequest) -> asyncio.Task[Answer]:
+    """*request*, open on *desk*."""
+    shown = Shown()
+    asking = asyncio.create_task(desk.ask(request, shown))
+    await asyncio.wait_for(shown.sign.wait(), 5)
+    return asking
+
+
+CONTENT: dict[str, Any] = {"colour": "blue", "sizes": ["s", "m"], "count": 2, "is_gift": False, "weight": 0.5}
+
+
+@pytest.mark.req("RT-13")
+async def test_a_question_is_answered_with_what_was_given_also_after_a_restart(tmp_path: Path) -> None:
+    desk = PermissionDesk(tmp_path, PermissionRules())
+    asking = await put(desk, form())
+
+    given_answer = await desk.respond("q1", "allow", content=CONTENT)
+    again = await PermissionDesk(tmp_path, PermissionRules()).ask(form(), Shown())
+
+    assert await asking == given_answer == again
+    assert again.content == {**CONTENT, "sizes": ("s", "m")}
+    with pytest.raises(TypeError):
+        again.content["colour"] = "red"  # type: ignore[index]  # it is read-only
+
+
+@pytest.mark.req("RT-13")
+@pytest.mark.parametrize("rules", [PermissionRules(allow=("*",)), PermissionRules(deny=("*",))])
+async def test_a_rule_about_tools_answers_no_question(tmp_path: Path, rules: PermissionRules) -> None:
+    desk = PermissionDesk(tmp_path, rules)
+    asking = await put(desk, form())
+
+    await desk.respond("q1", "allow", content={})
+
+    assert (await asking).by == "caller"
+
+
+async def test_nobody_answering_a_question_in_time_means_deny(tmp_path: Path) -> None:
+    answer = await PermissionDesk(tmp_path, PermissionRules(patience_s=0.01)).ask(form(), Shown())
+
+    assert (answer.decision, answer.by, answer.content) == (Decision.DENY, "timeout", None)
+
+
+@pytest.mark.req("RT-13")
+@pytest.mark.parametrize(
+    ("request_", "decision", "content", "says"),
+    [
+        (form(), "allow", None, "allow it with an answer"),
+        (form(), "deny", {}, "leave it out, or allow"),
+        (question(), "allow", {}, "leave to use 'Bash'; leave the answer out"),
+        (form(), "allow", {"a": {"b": 1}}, "answer.a is of type dict; use a text"),
+        (form(), "allow", {"a": None}, "answer.a is of type NoneType"),
+        (form(), "allow", {"a": ["b", 1]}, "answer.a is of type list"),
+        (form(), "allow", {"a": float("nan")}, "cannot be told as JSON"),
+        (form(), "allow", {"a": "\ud800"}, "cannot be told as JSON"),
+        (form(), "allow", {"a": "é" * (CONTENT_BYTES // 2)}, f"use at most {CONTENT_BYTES}"),
+    ],
+)
+async def test_what_is_no_answer_to_it_is_refused_and_it_stays_open(
+    tmp_path: Path, request_: PermissionRequest, decision: str, content: dict[str, Any] | None, says: str
+) -> None:
+    desk = PermissionDesk(tmp_path, PermissionRules())
+    asking = await put(desk, request_)
+
+    with pytest.raises(InvalidRequest, match=says) as refused:
+        await desk.respond("q1", decision, content=content)
+
+    assert refused.value.failure.metadata["field"] == "answer"
+    assert desk.open_requests == ("q1",) and not (tmp_path / ANSWERS).exists()
+    await desk.respond("q1", "deny")
+    assert (await asking).decision is Decision.DENY
+
+
+async def test_an_answered_question_takes_no_other_answer(tmp_path: Path) -> None:
+    desk = PermissionDesk(tmp_path, PermissionRules())
+    asking = await put(desk, form())
+    await desk.respond("q1", "allow", content={"colour": "blue"})
+
+    with pytest.raises(Conflict, match="answered allow"):
+        await desk.respond("q1", "allow", content={"colour": "red"})
+
+    assert (await asking).content == {"colour": "blue"}
+
+
+VALUES = (
+    st.text() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.lists(st.text())
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(content=st.dictionaries(st.text(), VALUES, max_size=5))
+def test_any_content_is_read_back_as_it_was_stored(tmp_path: Path, content: dict[str, Any]) -> None:
+    (tmp_path / ANSWERS).unlink(missing_ok=True)
+    answer = Answer(request_id="q1", decision=Decision.ALLOW, by="caller", content=content)
+
+    permissions._append(tmp_path / ANSWERS, answer)
+
+    assert read_answers(tmp_path / ANSWERS) == [answer]

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
-from runtime.conversations import Unsupported, send_input, terminate_session
+from runtime.conversations import terminate_session
 from runtime.events import complete, error, start
 from runtime.failure import CapacityExhausted, Conflict, Failure, FailureCode, InvalidRequest, NotFound, SessionBusy
 from runtime.provider import InputOutcome, InputReceipt, SessionSlot
+from runtime.resolve import Unsupported
 from runtime.types import RunRequest
+from runtime.verbs import send_input
 from tests.support.hosts import Agent, Gate, Host, open_host, plays, read_all, until_settled, within, words
 
 

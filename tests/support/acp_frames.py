@@ -27,6 +27,12 @@ PARAMS: dict[str, type[BaseModel]] = {
     "session/cancel": schema.CancelNotification,
 }
 
+ACTIONS: dict[str | None, type[BaseModel]] = {
+    "accept": schema.AcceptElicitationResponse,
+    "decline": schema.DeclineElicitationResponse,
+    "cancel": schema.CancelElicitationResponse,
+}
+
 
 def frames(data: bytes) -> list[Frame]:
     """The frames in *data*, which are whole lines."""
@@ -54,7 +60,7 @@ def _check(frame: Frame) -> None:
         _unchanged(schema.Error, frame["error"])
     else:
         envelope = schema.ClientResponseMessage
-        _unchanged(schema.RequestPermissionResponse, frame["result"])
+        _unchanged(ACTIONS.get(frame["result"].get("action"), schema.RequestPermissionResponse), frame["result"])
     assert frame.keys() <= envelope.model_fields.keys()
     assert ("id" in frame) == ("id" in envelope.model_fields)
     envelope.model_validate(frame)

@@ -18,7 +18,8 @@ The answer comes without a text. The text of ``complete`` is what the agent said
 nothing then, before it.
 
 What the agent asks: leave to use a tool is put to the host, and answered with the option for this once where there is
-one. Files and terminals are not offered to the agent, and everything else that it asks is refused at once.
+one; so is a form for people (``elicitation/create``, which the protocol calls unstable). Files and terminals are not
+offered to the agent, and everything else that it asks is refused at once.
 """
 
 from __future__ import annotations

@@ -9,16 +9,20 @@ THE RULE: that of ``claude_stream_json``: the first ``result`` after the turn wa
 ``terminal_reason`` begins with ``aborted_``: the failure is ``interrupted``, and whoever asked for it calls it cancelled.
 
 ``total_cost_usd`` counts the process, so a turn's own cost is what it grew by. A line on stdin that is no JSON ends the
-process, so every frame is made by an encoder. A question (``can_use_tool``) is put to the host; what the agent asks
-beyond that (hooks, MCP servers of the host) is refused at once, because it waits for an answer without end.
+process, so every frame is made by an encoder. What is asked (``can_use_tool``) is put to the host. ``AskUserQuestion`` is a
+tool whose leave is its answer: the labels chosen, by the question's text, go into its input. So is what an MCP server
+asks (``elicitation``). What the agent asks beyond that (hooks, MCP servers of the host) is refused at once, because it
+waits for an answer without end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import msgspec
 
+from providers.cli import elicitation
 from providers.cli import json_fields as fields
 from providers.cli.claude_turn import ClaudeDecoder
 from providers.cli.dialect import Line, Noise, ProcessEnd, Question, Reply, State, Told, TurnContext
@@ -29,6 +33,7 @@ from runtime.events import Draft, PermissionRequest, Usage
 from runtime.provider import Answer, Decision
 
 _COST, _TURNS = "cost_usd", "turns"
+_ASKS_USER = "AskUserQuestion"
 _decode_object = msgspec.json.Decoder(dict[str, object]).decode
 
 
@@ -58,7 +63,7 @@ class ClaudeConversation:
     def __init__(self, context: TurnContext) -> None:
         self._turn = ClaudeDecoder(context)
         self._before: JsonObject = dict(context.state)
-        self._inputs: dict[str, object] = {}  # what each question was about: an allowed tool call repeats it
+        self._words: dict[str, Callable[[Answer], JsonObject]] = {}  # how each question is answered
 
     def decode(self, line: Line) -> Sequence[Told]:
         if b'"control_request"' in line.data and not self.has_ended:
@@ -94,12 +99,7 @@ class ClaudeConversation:
         return _line({"type": "control_request", "request_id": f"interrupt-{self._number}", "request": request})
 
     def answer(self, answer: Answer) -> bytes:
-        told: JsonObject = {"behavior": answer.decision.value}
-        if answer.decision is Decision.ALLOW:
-            told["updatedInput"] = self._inputs.get(answer.request_id, {})
-        else:
-            told["message"] = answer.message or "The host did not allow this."
-        return _response(answer.request_id, response=told)
+        return _response(answer.request_id, response=self._words[answer.request_id](answer))
 
     @property
     def state(self) -> State:
@@ -120,16 +120,36 @@ class ClaudeConversation:
         subtype = fields.text(request, "subtype")
         if not request_id:
             return noise("unanswered", subtype)
-        if subtype != "can_use_tool":
-            return Reply(key=request_id, data=_response(request_id, error=f"{subtype} is not supported by this host"))
-        self._inputs[request_id] = request.get("input") or {}
-        asked = PermissionRequest(
+        if subtype == "can_use_tool":
+            return Question(request=self._tool(request_id, request), offset=end, index=0)
+        if subtype == "elicitation" and elicitation.is_known(request):
+            return Question(request=self._form(request_id, request), offset=end, index=0)
+        return Reply(key=request_id, data=_response(request_id, error=f"{subtype} is not supported by this host"))
+
+    def _tool(self, request_id: str, request: JsonObject) -> PermissionRequest:
+        tool, asked = fields.text(request, "tool_name"), fields.mapping(request, "input")
+        self._words[request_id] = partial(_leave, asked)
+        if tool == _ASKS_USER:
+            return elicitation.questions(request_id, asked, asker=tool)
+        return PermissionRequest(
             request_id=request_id,
-            tool=fields.text(request, "tool_name"),
-            input_json=bounded(fields.as_json(self._inputs[request_id])),
+            tool=tool,
+            input_json=bounded(fields.as_json(asked)),
             reason=bounded(fields.text(request, "decision_reason") or fields.text(request, "description"), 2048),
         )
-        return Question(request=asked, offset=end, index=0)
+
+    def _form(self, request_id: str, request: JsonObject) -> PermissionRequest:
+        self._words[request_id] = partial(elicitation.action, elicitation.mode_of(request))
+        server = fields.text(request, "mcp_server_name")
+        return elicitation.form(request_id, request, asker=server, schema="requested_schema")
+
+
+def _leave(asked: JsonObject, answer: Answer) -> JsonObject:
+    """What is said to a tool that asked: an allowed call repeats its input, with the answers where it wanted some."""
+    if answer.decision is Decision.DENY:
+        return {"behavior": "deny", "message": answer.message or "The host did not allow this."}
+    chosen = {name: ", ".join(texts) for name, texts in elicitation.texts_of(answer).items()}
+    return {"behavior": "allow", "updatedInput": asked if answer.content is None else {**asked, "answers": chosen}}
 
 
 def _response(request_id: str, *, response: JsonObject | None = None, error: str = "") -> bytes:

@@ -14,7 +14,8 @@ notification ends nothing. What belongs to another thread or turn is not ours, a
 Usage is the run's own: each ``thread/tokenUsage/updated`` brings the ``last`` request's and the thread's total; the
 former are added up whenever the latter has moved, because an update may repeat what was told before.
 
-What the agent asks: leave for a command or a change is put to the host; everything else is refused at once.
+What the agent asks: leave for a command, a change or an MCP server's tool is put to the host, and so are the questions of
+its own tool ``requestUserInput``, answered by their ids, and of an MCP server; everything else is refused at once.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import ClassVar
 import msgspec
 
 from providers.cli import json_fields as fields
+from providers.cli.codex_questions import Words, put
 from providers.cli.codex_rpc import CodexOpening, error_answer, failure_of, request, result_answer, user_input
 from providers.cli.dialect import Line, ProcessEnd, Question, Reply, State, Told, TurnContext, process_failure
 from providers.cli.evidence import code_of_prose, exit_facts, recoded, was_ended_from_outside
@@ -36,7 +38,6 @@ from runtime.events import (
     Draft,
     EventType,
     Notice,
-    PermissionRequest,
     Plan,
     PlanEntry,
     RateLimit,
@@ -47,7 +48,7 @@ from runtime.events import (
     error,
 )
 from runtime.failure import Failure, FailureCode
-from runtime.provider import Answer, Decision
+from runtime.provider import Answer
 
 _FAILED = frozenset({"failed", "declined", "cancelled"})
 _ASKED = {
@@ -59,10 +60,6 @@ _ASKED = {
     "imageView": ("path",),
 }
 """Items that are tools, and what of them was asked."""
-_LEAVE = {
-    "item/commandExecution/requestApproval": ("commandExecution", ("command", "cwd")),
-    "item/fileChange/requestApproval": ("fileChange", ("itemId", "grantRoot")),
-}
 _TOKENS = {
     "input_tokens": "inputTokens",
     "output_tokens": "outputTokens",
@@ -70,7 +67,17 @@ _TOKENS = {
     "cache_write_tokens": "cacheWriteInputTokens",
     "reasoning_tokens": "reasoningOutputTokens",
 }
-_QUIET_PREFIXES = ("thread/", "remoteControl/", "mcpServer/", "account/", "skills/", "hook/", "app/", "turn/diff/")
+_QUIET_PREFIXES = (
+    "thread/",
+    "remoteControl/",
+    "mcpServer/",
+    "account/",
+    "skills/",
+    "hook/",
+    "app/",
+    "turn/diff/",
+    "serverRequest/",
+)
 _decode_object = msgspec.json.Decoder(dict[str, object]).decode
 
 
@@ -107,7 +114,8 @@ class CodexConversation:
         self._streamed: set[str] = set()
         self._called: set[str] = set()
         self._steered: dict[str, bool] = {}
-        self._questions: dict[str, object] = {}  # a request's id as the agent wrote it
+        self._questions: dict[str, tuple[object, Words]] = {}
+        """By name: a request's id as the agent wrote it, and how it is answered."""
         self._usage: dict[str, int] = {}
         self._end: JsonObject | None = None
         self._last_error: JsonObject = {}
@@ -161,8 +169,8 @@ class CodexConversation:
         return self._steered
 
     def answer(self, answer: Answer) -> bytes:
-        decision = "accept" if answer.decision is Decision.ALLOW else "decline"
-        return result_answer(self._questions.get(answer.request_id), {"decision": decision})
+        raw, words = self._questions[answer.request_id]
+        return result_answer(raw, words(answer))
 
     @property
     def state(self) -> State:
@@ -210,16 +218,13 @@ class CodexConversation:
     def _asked(self, method: str, message: JsonObject, end: int) -> Question | Reply:
         raw = message["id"]
         key, params = fields.as_json(raw), fields.mapping(message, "params")
-        if method not in _LEAVE or self.has_ended or self._is_of_others(params):
-            return Reply(key=key, data=error_answer(raw, f"{method} is not supported by this host"))
-        tool, asked = _LEAVE[method]
         request_id = f"{self._number}.{key.strip(chr(34))}"
-        self._questions[request_id] = raw
-        told = {name: params[name] for name in asked if params.get(name) is not None}
-        leave = PermissionRequest(
-            request_id=request_id, tool=tool, input_json=bounded(fields.as_json(told)), reason=_reason(params)
-        )
-        return Question(request=leave, offset=end, index=0)
+        known = None if self.has_ended or self._is_of_others(params) else put(method, request_id, params)
+        if known is None:
+            return Reply(key=key, data=error_answer(raw, f"{method} is not supported by this host"))
+        asked, words = known
+        self._questions[request_id] = raw, words
+        return Question(request=asked, offset=end, index=0)
 
     # -- notifications
 
@@ -336,10 +341,6 @@ class CodexConversation:
             return failure  # what it said before is no reason
         reason = failure_of(self._last_error, {}).code if told else code_of_prose(end.stderr)
         return recoded(failure, reason)
-
-
-def _reason(params: JsonObject) -> str:
-    return bounded(fields.text(params, "reason"), 2048)
 
 
 def _step(step: JsonObject) -> str:

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from providers.cli.acp_opening import AcpOpening
 from providers.cli.acp_turn import AcpConversation
@@ -452,6 +454,72 @@ def test_an_answer_is_the_option_for_this_once(kinds: Sequence[str], decision: D
     (said,) = assert_valid(conversation.answer(answer("3.q", decision)))
 
     assert said == {"id": "q", "result": {"outcome": outcome}}
+
+
+FORM = {"type": "object", "properties": {"colour": {"type": "string"}}}
+
+
+def elicits(request_id: object = 0, mode: str = "form") -> dict[str, object]:
+    params = {"sessionId": "s-1", "mode": mode, "message": "Which colour?", "requestedSchema": FORM}
+    return {"id": request_id, "method": "elicitation/create", "params": params}
+
+
+@pytest.mark.req("RT-13")
+def test_a_form_is_offered_put_and_answered_in_the_three_words() -> None:
+    (hello,) = assert_valid(acp.opening(cwd="/w", resumed_id=None, settings={}).first)
+    conversation = turn()
+    (found,) = hear(conversation, elicits("q"))
+
+    assert hello["params"]["clientCapabilities"]["elicitation"] == {"form": {}}
+    assert isinstance(found, Question)
+    assert (found.request.request_id, found.request.kind, found.request.reason) == ("3.q", "question", "Which colour?")
+    assert json.loads(found.request.input_json) == {"requestedSchema": FORM}
+    content = {"colour": "blue", "sizes": ["s"], "count": 2, "weight": 0.5, "is_gift": True}
+    answers = [
+        Answer(request_id="3.q", decision=Decision.ALLOW, by="caller", content=content),
+        Answer(request_id="3.q", decision=Decision.DENY, by="caller"),
+        Answer(request_id="3.q", decision=Decision.DENY, by="timeout"),
+    ]
+    for each, told in zip(
+        answers, [{"action": "accept", "content": content}, {"action": "decline"}, {"action": "cancel"}], strict=True
+    ):
+        hear(again := turn(), elicits("q"))
+        assert assert_valid(again.answer(each)) == [{"id": "q", "result": told}]
+
+
+@given(
+    content=st.dictionaries(
+        st.text(),
+        st.text() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
+        | st.lists(st.text()),
+    )
+)  # fmt: skip
+def test_whatever_the_desk_takes_is_valid_in_a_form(content: dict[str, Any]) -> None:
+    hear(conversation := turn(), elicits("q"))
+
+    (said,) = assert_valid(
+        conversation.answer(Answer(request_id="3.q", decision=Decision.ALLOW, by="caller", content=content))
+    )
+
+    assert said["result"]["content"] == content
+
+
+def test_a_way_to_elicit_that_was_not_offered_is_refused() -> None:
+    (told,) = hear(turn(), elicits(mode="url"))
+
+    assert isinstance(told, Reply)
+    assert assert_valid(told.data)[0]["error"]["code"] == -32601
+
+
+def test_an_interrupt_also_ends_an_open_form() -> None:
+    conversation = turn()
+    hear(conversation, elicits(4))
+
+    said = assert_valid(conversation.interrupt() or b"")
+    (late,) = hear(conversation, elicits(5))
+
+    assert said[1:] == [{"id": 4, "result": {"action": "cancel"}}]
+    assert isinstance(late, Reply) and assert_valid(late.data) == [{"id": 5, "result": {"action": "cancel"}}]
 
 
 def test_questions_under_one_id_have_names_of_their_own() -> None:

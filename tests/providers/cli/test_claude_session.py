@@ -79,6 +79,76 @@ def test_a_question_stands_in_its_place_and_an_allowed_call_is_repeated() -> Non
     assert (denied["request_id"], denied["response"]) == ("r-1", {"behavior": "deny", "message": "not today"})
 
 
+QUESTIONS = {"questions": [{"question": "Which colour?"}, {"question": "Which sizes?", "multiSelect": True}]}
+ELICITS = {
+    "subtype": "elicitation",
+    "mcp_server_name": "shop",
+    "message": "Which colour?",
+    "requested_schema": {"a": 1},
+}
+
+
+def asked(request: dict[str, Any]) -> tuple[ClaudeConversation, Any]:
+    conversation = turn()
+    (found,) = conversation.decode(line({**ASKS, "request": request}))
+    return conversation, found
+
+
+def answered(conversation: ClaudeConversation, decision: Decision, by: str = "caller", **more: Any) -> Any:
+    told = said(conversation.answer(Answer(request_id="r-1", decision=decision, by=by, **more)))
+    assert (told["type"], told["response"]["subtype"], told["response"]["request_id"]) == (
+        "control_response",
+        "success",
+        "r-1",
+    )
+    return told["response"]["response"]
+
+
+@pytest.mark.req("RT-13")
+def test_the_questions_of_its_tool_are_answered_by_their_text_in_its_input() -> None:
+    conversation, found = asked({"subtype": "can_use_tool", "tool_name": "AskUserQuestion", "input": QUESTIONS})
+
+    assert isinstance(found, Question)
+    assert (found.request.kind, found.request.tool) == ("question", "AskUserQuestion")
+    assert found.request.reason == "Which colour?\nWhich sizes?"
+    assert json.loads(found.request.input_json) == QUESTIONS
+    chosen = {"Which colour?": "blue", "Which sizes?": ["s", "m"]}
+    assert answered(conversation, Decision.ALLOW, content=chosen) == {
+        "behavior": "allow",
+        "updatedInput": {**QUESTIONS, "answers": {"Which colour?": "blue", "Which sizes?": "s, m"}},
+    }
+    assert answered(conversation, Decision.DENY, message="no") == {"behavior": "deny", "message": "no"}
+
+
+@pytest.mark.req("RT-13")
+def test_what_an_mcp_server_asks_is_answered_in_its_three_words() -> None:
+    conversation, found = asked(ELICITS)
+
+    assert isinstance(found, Question)
+    assert (found.request.kind, found.request.tool, found.request.reason) == ("question", "shop", "Which colour?")
+    assert json.loads(found.request.input_json) == {"requestedSchema": {"a": 1}}
+    content = {"colour": "blue", "sizes": ["s"], "count": 2, "is_gift": True}
+    assert answered(conversation, Decision.ALLOW, content=content) == {"action": "accept", "content": content}
+    assert answered(conversation, Decision.ALLOW, content={}) == {"action": "accept", "content": {}}
+    assert answered(conversation, Decision.DENY) == {"action": "decline"}
+    assert answered(conversation, Decision.DENY, "timeout") == {"action": "cancel"}
+
+
+def test_a_place_to_visit_is_accepted_without_a_content() -> None:
+    conversation, found = asked({**ELICITS, "mode": "url", "url": "https://shop.example/pay"})
+
+    assert isinstance(found, Question)
+    assert json.loads(found.request.input_json) == {"url": "https://shop.example/pay"}
+    assert answered(conversation, Decision.ALLOW, content={}) == {"action": "accept"}
+
+
+def test_a_way_to_elicit_that_nobody_knows_is_refused_at_once() -> None:
+    _, found = asked({**ELICITS, "mode": "hologram"})
+
+    assert isinstance(found, Reply)
+    assert said(found.data)["response"]["subtype"] == "error"
+
+
 def test_what_the_host_has_not_is_refused_at_once() -> None:
     asked = {**ASKS, "request": {"subtype": "mcp_message"}}
 

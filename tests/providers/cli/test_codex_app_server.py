@@ -10,7 +10,7 @@ import pytest
 from providers.cli.codex_rpc import CodexOpening, failure_of
 from providers.cli.dialect import Line, Noise, ProcessEnd, Question, Reply, Told, TurnContext
 from providers.cli.dialects.codex_app_server import CodexConversation, decoder, encode_turn, opening
-from runtime.events import Draft, EventType, Usage
+from runtime.events import Draft, EventType, PermissionRequest, Usage
 from runtime.failure import FailureCode
 from runtime.provider import Answer, Decision
 
@@ -192,6 +192,63 @@ def test_leave_is_asked_for_and_given_under_the_request_s_own_id() -> None:
     for decision, word in ((Decision.ALLOW, "accept"), (Decision.DENY, "decline")):
         answer = Answer(request_id=question.request.request_id, decision=decision, by="caller")
         assert said(conversation.answer(answer)) == {"id": 12, "result": {"decision": word}}
+
+
+QUESTIONS = [{"id": "colour", "header": "", "question": "Which colour?"}, {"id": "sizes", "question": "Which sizes?"}]
+FORM = {"serverName": "shop", "mode": "form", "message": "Which colour?", "requestedSchema": {"properties": {}}}
+LEAVE = {"codex_approval_kind": "mcp_tool_call", "tool_name": "buy", "tool_params": {"colour": "blue"}}
+
+
+def asked(method: str, **params: object) -> tuple[CodexConversation, PermissionRequest]:
+    conversation, (found,) = hear(BEGUN, {"id": "q", **note(method, **params)})
+    assert isinstance(found, Question)
+    return conversation, found.request
+
+
+def answered(conversation: CodexConversation, decision: Decision, by: str = "caller", **more: Any) -> Any:
+    told = said(conversation.answer(Answer(request_id="3.q", decision=decision, by=by, **more)))
+    assert told["id"] == "q"
+    return told["result"]
+
+
+@pytest.mark.req("RT-13")
+def test_the_questions_of_its_tool_are_answered_by_their_ids() -> None:
+    conversation, question = asked("item/tool/requestUserInput", itemId="i", isBlocking=True, questions=QUESTIONS)
+
+    assert (question.kind, question.tool) == ("question", "requestUserInput")
+    assert question.reason == "Which colour?\nWhich sizes?"
+    assert json.loads(question.input_json) == {"questions": QUESTIONS}
+    assert answered(conversation, Decision.ALLOW, content={"colour": "blue", "sizes": ["s", "m"]}) == {
+        "answers": {"colour": {"answers": ["blue"]}, "sizes": {"answers": ["s", "m"]}}
+    }
+    assert answered(conversation, Decision.DENY) == {"answers": {}}
+
+
+@pytest.mark.req("RT-13")
+def test_what_an_mcp_server_asks_is_answered_in_its_three_words() -> None:
+    conversation, question = asked("mcpServer/elicitation/request", **FORM)
+
+    assert (question.kind, question.tool, question.reason) == ("question", "shop", "Which colour?")
+    assert json.loads(question.input_json) == {"requestedSchema": {"properties": {}}}
+    assert answered(conversation, Decision.ALLOW, content={"a": 1}) == {"action": "accept", "content": {"a": 1}}
+    assert answered(conversation, Decision.DENY) == {"action": "decline"}
+    assert answered(conversation, Decision.DENY, "timeout") == {"action": "cancel"}
+
+
+def test_leave_for_a_servers_tool_is_no_question_though_it_comes_as_one() -> None:
+    """A rule may answer it, and nobody has to fill in an empty form."""
+    conversation, leave = asked("mcpServer/elicitation/request", **FORM, _meta=LEAVE)
+
+    assert (leave.kind, leave.tool, leave.reason) == ("tool", "mcpToolCall", "Which colour?")
+    assert json.loads(leave.input_json) == {"server": "shop", "tool": "buy", "arguments": {"colour": "blue"}}
+    assert answered(conversation, Decision.ALLOW, "rule") == {"action": "accept", "content": {}}
+    assert answered(conversation, Decision.DENY, "rule") == {"action": "decline"}
+
+
+def test_a_way_to_elicit_that_was_not_declared_is_refused_at_once() -> None:
+    _, (reply,) = hear(BEGUN, {"id": "q", **note("mcpServer/elicitation/request", **{**FORM, "mode": "openai/form"})})
+
+    assert isinstance(reply, Reply)
 
 
 @pytest.mark.parametrize("method", ["item/tool/requestUserInput", "attestation/generate", "execCommandApproval"])

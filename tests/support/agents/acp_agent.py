@@ -141,6 +141,13 @@ def permission(words: list[str]) -> None:
         chunk(f"{chosen} ")
 
 
+def form(_: list[str]) -> None:
+    colour = {"type": "string", "enum": ["green", "blue"]}
+    schema = {"type": "object", "properties": {"colour": colour}, "required": ["colour"]}
+    answer = ask("elicitation/create", mode="form", message="Which colour?", requestedSchema=schema)["result"]
+    chunk(f"turn {len(Agent.turns)}: {answer['action']} {answer.get('content', {}).get('colour', 'nothing')}")
+
+
 def slow(words: list[str]) -> None:
     for number in range(int(words[0]) if words else 2000):
         chunk(f"word-{number} ")
@@ -242,7 +249,7 @@ def mcp(_: list[str]) -> None:
 
 
 TURNS: dict[str, Turn] = {
-    "think": think, "plan": plan, "tool": tool, "permission": permission, "slow": slow, "holding": holding,
+    "think": think, "plan": plan, "tool": tool, "permission": permission, "form": form, "slow": slow, "holding": holding,
     "deaf": deaf, "401": unauthorized, "garbage": garbage, "twice": twice, "batch": batch, "wrong-id": wrong_id,
     "asks-much": asks_much, "huge": huge, "dies": dies, "max-tokens": stops("max_tokens"),
     "refuses": stops("refusal"), "odd-stop": stops("tired"), "empty": lambda _: None, "mcp": mcp,

@@ -32,17 +32,25 @@ directive never needs quotes. Without a directive the answer is a short sentence
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import AsyncIterator, Mapping
 from urllib.parse import unquote
 
 Options = Mapping[str, str | int | float]
 
+QUESTION = {
+    "question": "Which colour?",
+    "header": "Colour",
+    "options": [{"label": "green", "description": "calm"}, {"label": "blue", "description": "cold"}],
+    "multiSelect": False,
+}
 SCENARIOS: Mapping[str, Options] = {
     "plain": {"words": 12, "chunks": 4},
     "think": {"think": 20, "words": 12, "chunks": 4},
     "shell": {"tool": "shell", "cmd": "echo tool-says-hi"},
     "write": {"tool": "write", "path": "mock-out.txt", "content": "written by the mock\n"},
+    "question": {"tool": "AskUserQuestion", "args": json.dumps({"questions": [QUESTION]})},
     "sleep": {"tool": "shell", "cmd": "sleep 300"},
     "slow": {"words": 120, "chunks": 120, "delay": 0.5},
     "e401": {"status": 401},

@@ -281,18 +281,20 @@ class Notice(_message.Message):
     def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
 
 class PermissionRequest(_message.Message):
-    __slots__ = ("request_id", "tool", "input_json", "reason", "expires_at")
+    __slots__ = ("request_id", "tool", "input_json", "reason", "expires_at", "kind")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TOOL_FIELD_NUMBER: _ClassVar[int]
     INPUT_JSON_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     tool: str
     input_json: str
     reason: str
     expires_at: _timestamp_pb2.Timestamp
-    def __init__(self, request_id: _Optional[str] = ..., tool: _Optional[str] = ..., input_json: _Optional[str] = ..., reason: _Optional[str] = ..., expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    kind: str
+    def __init__(self, request_id: _Optional[str] = ..., tool: _Optional[str] = ..., input_json: _Optional[str] = ..., reason: _Optional[str] = ..., expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., kind: _Optional[str] = ...) -> None: ...
 
 class AttachRunRequest(_message.Message):
     __slots__ = ("run_id", "after_sequence", "include_activity")
@@ -738,16 +740,18 @@ class UsageWindow(_message.Message):
     def __init__(self, name: _Optional[str] = ..., used_percent: _Optional[float] = ..., used: _Optional[float] = ..., limit: _Optional[float] = ..., unit: _Optional[str] = ..., duration_minutes: _Optional[int] = ..., resets_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., reset_text: _Optional[str] = ..., state: _Optional[str] = ...) -> None: ...
 
 class RespondPermissionRequest(_message.Message):
-    __slots__ = ("run_id", "request_id", "decision", "message")
+    __slots__ = ("run_id", "request_id", "decision", "message", "answer")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     DECISION_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     request_id: str
     decision: PermissionDecision
     message: str
-    def __init__(self, run_id: _Optional[str] = ..., request_id: _Optional[str] = ..., decision: _Optional[_Union[PermissionDecision, str]] = ..., message: _Optional[str] = ...) -> None: ...
+    answer: _struct_pb2.Struct
+    def __init__(self, run_id: _Optional[str] = ..., request_id: _Optional[str] = ..., decision: _Optional[_Union[PermissionDecision, str]] = ..., message: _Optional[str] = ..., answer: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
 
 class RespondPermissionResponse(_message.Message):
     __slots__ = ("decision",)
