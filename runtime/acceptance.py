@@ -124,7 +124,8 @@ class Acceptance:
         )  # fmt: skip
         return LiveRun(
             record=record, spec=spec, directory=self._storage.run_directory(record.ulid), ctx=ctx, feed=feed, lease=lease,
-            ticket=ticket, session=session, turn=turn, make_room=self._storage.release_reserve,
+            ticket=ticket, session=session, turn=turn, note_history=lambda: self._sessions.note_history(session),
+            make_room=self._storage.release_reserve,
             journal_bytes=self.config.output_bytes, desk=desk,
         )  # fmt: skip
 

@@ -131,7 +131,7 @@ class Executor:
             recovered=record.recovered, size_bytes=size_bytes,
         )  # fmt: skip
         if record.state is RunState.COMPLETE:
-            await self._sessions.note_history(run.session)
+            await self._sessions.store_history(record.principal, record.session_id)
         await self._index.run(outcome)
         log.info("ended", extra={"run_id": run.spec.run_id, "state": record.state.value})
 

@@ -130,6 +130,11 @@ async def _finish_finished(runs: Runs, record: RunRecord, end: journal.JournalEn
     failure = None if end.last.failure is None else end.last.failure.to_failure()
     directory = runs.storage.run_directory(record.ulid)
     runs.tasks.start(end_leftovers(directory, record.ulid), name="leftovers")  # nothing waits for it: the run is over
+    if outcome is RunState.COMPLETE and record.spec is not None:
+        session = runs.sessions.find(record.principal, record.session_id)
+        if session is not None:
+            runs.sessions.note_history(session)
+            await runs.sessions.store_history(record.principal, record.session_id)
     await runs.index.run(
         records.finish(
             record.ulid,

@@ -19,7 +19,7 @@ from runtime.cancellation import to_the_end
 from runtime.capacity import Ticket
 from runtime.clock import Alarm
 from runtime.emitter import Emitter
-from runtime.events import RuntimeEvent
+from runtime.events import EventType, RuntimeEvent
 from runtime.feed import Cursor, Feed
 from runtime.journal import NAME as JOURNAL
 from runtime.journal import Journal, StorageFull
@@ -87,12 +87,14 @@ class LiveRun:
         session: Session,
         turn: Turn,
         desk: PermissionDesk,
+        note_history: Callable[[], None] = lambda: None,
         make_room: Callable[[], bool] = lambda: False,
         journal_bytes: int = 1 << 30,
     ) -> None:
         self.record, self.spec, self.directory = record, spec, directory
         self.ctx, self.feed, self.lease, self.session = ctx, feed, lease, session
-        self.ticket, self.turn, self._make_room = ticket, turn, make_room
+        self.ticket, self.turn = ticket, turn
+        self._note_history, self._make_room = note_history, make_room
         self.desk = desk
         self.is_stored = False
         self._journal_bytes = journal_bytes
@@ -145,6 +147,8 @@ class LiveRun:
     async def _end(self, terminal: RuntimeEvent) -> None:
         self.release()
         self.is_stored = await self._store_terminal(terminal)
+        if terminal.type is EventType.COMPLETE:
+            self._note_history()
         failure = None if terminal.failure is None else terminal.failure.to_failure()
         self.record = replace(self.record, state=outcome_of(terminal.type), ended_ns=terminal.time_ns, failure=failure)
         self.feed.publish([terminal])

@@ -20,10 +20,10 @@ from runtime.cancellation import to_the_end
 from runtime.capacity import Capacity
 from runtime.config import RuntimeConfig
 from runtime.execution import Executor
-from runtime.failure import FailureCode, FailureError, NotFound, TargetNotFound
+from runtime.failure import FailureCode, FailureError, TargetNotFound
 from runtime.index import Index
 from runtime.keys import LOCAL, new_ulid, request_digest
-from runtime.provider import Answer, Stop, StopReason
+from runtime.provider import Stop, StopReason
 from runtime.readers import Reader, check_cursor, read_ended
 from runtime.records import RunRecord, RunState
 from runtime.registry import Lease, Registry
@@ -244,22 +244,6 @@ class Runs:
         except TimeoutError:
             pass  # the kill goes on; the state says that it is not over
         return CancelReceipt(accepted=accepted, state=found.record.state)
-
-    async def respond_permission(
-        self, run_id: str, request_id: str, decision: str, *, principal: str = LOCAL, message: str = ""
-    ) -> Answer:
-        """Answer a question of the run's agent.
-
-        Raises:
-            NotFound: no such run of this principal, or no such question is open in it (an ended run has none).
-            Conflict: it was answered before.
-            InvalidRequest: the decision is none.
-        """
-        await self.recovered.wait()
-        found = self._get(principal, run_id)
-        if isinstance(found, RunRecord):
-            raise NotFound(f"run {run_id!r} has ended as {found.state.value}; no request of it is open", run_id=run_id)
-        return await found.desk.respond(request_id, decision, message=message)
 
     def open_requests(self, record: RunRecord) -> tuple[str, ...]:
         """Ids of the run's questions that wait for an answer."""

@@ -93,7 +93,7 @@ class Sessions:
             text = f"session {found.session_id!r} exists; a fork is a new session: use another session_id"
             raise Conflict(text, session_id=found.session_id)
         source = self.find(principal, fork_from)
-        if source is None or not source.has_history:
+        if source is None or source._native_id is None:
             state = "does not exist" if source is None else "has no conversation yet"
             raise SessionNotFound(f"session {fork_from!r} {state}, so there is nothing to fork", session_id=fork_from)
         if (source.adapter, source.target) != (adapter, target):
@@ -174,13 +174,16 @@ class Sessions:
         self._sessions[key] = replace(current, _native_id=native_id)
         await self._index.run(_store_native_id(key, native_id))
 
-    async def note_history(self, session: Session) -> None:
-        """A run of the session ended complete."""
+    def note_history(self, session: Session) -> None:
+        """A run of the session has ended complete; the next one may ask for that before it is stored."""
         key = (session.principal, session.session_id)
-        if (current := self._sessions.get(key)) is None or current.has_history:
-            return
-        self._sessions[key] = replace(current, has_history=True)
-        await self._index.run(statement("UPDATE sessions SET has_history=1 WHERE principal=? AND session_id=?", *key))
+        if (current := self._sessions.get(key)) is not None and current.key == session.key:
+            self._sessions[key] = replace(current, has_history=True)
+
+    async def store_history(self, principal: str, session_id: str) -> None:
+        """The same, durable when this returns."""
+        query = "UPDATE sessions SET has_history=1 WHERE principal=? AND session_id=? AND has_history=0"
+        await self._index.run(statement(query, principal, session_id))
 
     def has_history(self, session: Session) -> bool:
         """Whether there is a conversation to go on with, now."""

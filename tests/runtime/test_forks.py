@@ -27,8 +27,12 @@ class Rememberer(Agent):
         super().__init__(self._script, **({"forks": True} | capabilities))
         self.told: dict[str, tuple[str | None, bool, str | None]] = {}
         self.workspaces: dict[str, str] = {}
+        self.instead: Gate | None = None
 
     async def _script(self, ctx: RunContext, spec: ExecutionSpec, sink: EventSink) -> None:
+        if self.instead is not None:
+            await self.instead(ctx, spec, sink)
+            return
         self.told[spec.run_id] = (ctx.session.native_id, ctx.session.is_fork, ctx.session.source_id)
         self.workspaces[spec.run_id] = spec.workspace
         fails = spec.input == "fail"
@@ -153,10 +157,10 @@ async def test_a_target_that_cannot_fork_begins_nothing_instead(tmp_path: Path) 
 
 @pytest.mark.req("RT-12")
 async def test_a_source_with_an_active_run_is_busy(tmp_path: Path) -> None:
-    gate = Gate(start())
-    async with open_host(tmp_path, Agent(says("hi"), forks=True)) as host:
+    gate, agent = Gate(start()), Rememberer()
+    async with open_host(tmp_path, agent) as host:
         await said(host, turn("tea"))
-        host.registry.snapshot.entries["scripted", "agent"].provider._script = gate  # type: ignore[attr-defined]
+        agent.instead = gate
         reader = await host.runs.dispatch(turn("tea"))
         await within(gate.reached.wait())
 

@@ -255,9 +255,33 @@ async def test_what_the_run_before_learned_after_the_claim_is_kept(index: Index)
     sessions, session = await existing(index)
     claimed = claim(sessions, run="run-1")
     await sessions.remember(session, "native-1")
-    await sessions.note_history(session)
+    sessions.note_history(session)
 
     await accept(index, sessions, claimed)
 
     assert sessions.native_id(claimed) == "native-1"
     assert sessions.has_history(claimed)
+
+
+@pytest.mark.req("RT-36")
+async def test_that_there_is_a_conversation_is_known_at_once_and_survives_the_host(index: Index) -> None:
+    sessions, session = await existing(index)
+
+    sessions.note_history(session)
+    at_once, reloaded = sessions.has_history(session), (await Sessions.load(index)).has_history(session)
+    await sessions.store_history("local", "s1")
+
+    assert (at_once, reloaded) == (True, False)
+    assert (await Sessions.load(index)).get("local", "s1").has_history
+
+
+@pytest.mark.req("RT-36")
+async def test_a_late_end_says_nothing_of_a_new_session_under_the_id(index: Index) -> None:
+    sessions, old = await existing(index)
+    await sessions.terminate(old, 50)
+    new = claim(sessions, run="run-1")
+    await accept(index, sessions, new)
+
+    sessions.note_history(old)
+
+    assert not sessions.has_history(new)

@@ -21,6 +21,7 @@ PARAMS: dict[str, type[BaseModel]] = {
     "session/new": schema.NewSessionRequest,
     "session/load": schema.LoadSessionRequest,
     "session/resume": schema.ResumeSessionRequest,
+    "session/fork": schema.ForkSessionRequest,
     "session/set_mode": schema.SetSessionModeRequest,
     "session/set_config_option": schema.SetSessionConfigOptionSelectRequest,
     "session/prompt": schema.PromptRequest,

@@ -20,12 +20,16 @@ AGENTS = ("claude", "copilot", "gemini", "opencode", "qwen")
 OLD_ID = "an-earlier-session"
 
 
-def heard(name: str, *, resumed_id: str | None = None) -> AcpOpening:
-    """An opening that heard all of a recording; all that it said is valid."""
-    opening = acp.opening(cwd="/workspace", resumed_id=resumed_id, settings={})
+def heard(
+    name: str, *, resumed_id: str | None = None, source_id: str | None = None, said: list[bytes] | None = None
+) -> AcpOpening:
+    """An opening that heard all of a recording; all that it *said* is valid."""
+    opening = acp.opening(cwd="/workspace", resumed_id=resumed_id, source_id=source_id, settings={})
     assert_valid(opening.first)
     for number, data in enumerate((RECORDED / f"{name}.jsonl").read_bytes().splitlines()):
-        assert_valid(opening.hear(Line(data=data, end=number)))
+        assert_valid(answer := opening.hear(Line(data=data, end=number)))
+        if said is not None:
+            said.append(answer)
     return opening
 
 
@@ -52,6 +56,25 @@ def test_a_session_that_is_replayed_is_gone_on_with(agent: str) -> None:
 
     assert opening.is_over and opening.failure is None
     assert opening.state["session"] == OLD_ID
+
+
+@pytest.mark.req("RT-36")
+def test_a_fork_is_asked_for_by_name_and_has_an_id_of_its_own() -> None:
+    """A fork is answered as a new session is, so that recording serves."""
+    said: list[bytes] = []
+    opening = heard("claude-new", source_id=OLD_ID, said=said)
+
+    assert b'"session/fork"' in said[0] and OLD_ID.encode() in said[0]
+    assert opening.is_over and opening.state["session"] not in ("", OLD_ID)
+
+
+@pytest.mark.req("RT-10")
+@pytest.mark.parametrize("agent", ["copilot", "gemini", "qwen"])
+def test_an_agent_that_cannot_fork_is_not_asked_to(agent: str) -> None:
+    opening = heard(f"{agent}-new", source_id=OLD_ID)
+
+    assert opening.failure is not None
+    assert opening.failure.code is FailureCode.UNSUPPORTED
 
 
 @pytest.mark.req("RT-36", "RT-29")

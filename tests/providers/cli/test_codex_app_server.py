@@ -45,8 +45,10 @@ def said(data: bytes | None) -> Any:
 # --- the opening
 
 
-def open_with(*answers: object, resumed_id: str | None = None) -> tuple[CodexOpening, list[Any]]:
-    begun = opening(cwd="/w", resumed_id=resumed_id, settings={})
+def open_with(
+    *answers: object, resumed_id: str | None = None, source_id: str | None = None
+) -> tuple[CodexOpening, list[Any]]:
+    begun = opening(cwd="/w", resumed_id=resumed_id, source_id=source_id, settings={})
     words = begun.first + b"".join(begun.hear(line(answer)) for answer in answers)
     return begun, [json.loads(word) for word in words.splitlines()]
 
@@ -71,6 +73,22 @@ def test_a_session_is_resumed_by_its_thread() -> None:
 
     assert (words[-1]["method"], words[-1]["params"]["threadId"]) == ("thread/resume", "th-1")
     assert begun.is_over and dict(begun.state) == {"thread": "th-1", "next": 3}
+
+
+@pytest.mark.req("RT-36")
+def test_a_fork_has_a_thread_of_its_own() -> None:
+    begun, words = open_with({"id": 1, "result": {}}, {"id": 2, "result": {"thread": {"id": "th-2"}}}, source_id="th-1")
+
+    assert words[-1]["method"] == "thread/fork"
+    assert words[-1]["params"] == {"threadId": "th-1", "cwd": "/w"}
+    assert begun.is_over and dict(begun.state) == {"thread": "th-2", "next": 3}, "its count of tokens is not known"
+
+
+def test_a_fork_of_an_unknown_thread_is_lost() -> None:
+    unknown = {"code": -32600, "message": "no rollout found for thread id th-1"}
+    begun, _ = open_with({"id": 1, "result": {}}, {"id": 2, "error": unknown}, source_id="th-1")
+
+    assert begun.failure is not None and begun.failure.code == "lost"
 
 
 @pytest.mark.parametrize(
