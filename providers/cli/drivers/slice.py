@@ -64,8 +64,6 @@ class Turn(Followed):
     output_bytes: int
     keeps_warm: bool
     keeps_raw: bool
-    is_again: bool = False
-    """The run has begun before, with a process that did not read its turn."""
     outcome: Draft | None = None
 
     async def follow(self) -> None:
@@ -81,8 +79,8 @@ class Turn(Followed):
         reading = TurnReading(self, fd, diagnostics)
         self.ctx.take_input = reading.verbs.take
         try:
-            if not self.is_again:
-                await self.sink.emit([start()])
+            if not self.part.is_again:
+                await self.sink.emit([start(**self.part.start_facts)])
             await reading.to_its_end()
             await self._conclude(reading, diagnostics)
         except asyncio.CancelledError:
@@ -125,6 +123,8 @@ class Turn(Followed):
 
     def _told(self, terminal: Draft, *, was_interrupted: bool) -> Draft:
         """A turn that was interrupted because somebody asked for it is a cancelled one."""
+        if self.part.is_again:  # its start was told before these facts were so
+            terminal = msgspec.structs.replace(terminal, metadata={**terminal.metadata, **self.part.start_facts})
         failure = terminal.failure
         if not was_interrupted or failure is None or failure.code is not FailureCode.INTERRUPTED:
             return terminal
