@@ -116,6 +116,8 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
     state: dict[str, object] = {}  # msgspec copies it
     began_boot_s: float = 0.0
     """What was started later in the process's tree was started by this run."""
+    unread: int | None = None
+    """From there to ``offset`` lies what was printed before the turn and read by no turn; None: nothing does."""
     start_facts: dict[str, str] = {}
     """What is said with the run's start, whichever node says it."""
     is_again: bool = False

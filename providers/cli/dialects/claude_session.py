@@ -60,7 +60,7 @@ class ClaudeConversation:
         self._inputs: dict[str, object] = {}  # what each question was about: an allowed tool call repeats it
 
     def decode(self, line: Line) -> Sequence[Told]:
-        if b'"control_request"' in line.data and not self.has_ended:
+        if b'"control_request"' in line.data:
             try:
                 frame = _decode_object(line.data)
             except (msgspec.MsgspecError, RecursionError):
@@ -121,6 +121,9 @@ class ClaudeConversation:
             return noise("unanswered", subtype)
         if subtype != "can_use_tool":
             return Reply(key=request_id, data=_response(request_id, error=f"{subtype} is not supported by this host"))
+        if self.has_ended:  # a job in the background asks, and waits
+            denied = Answer(request_id=request_id, decision=Decision.DENY, by="rule", message="The turn is over.")
+            return Reply(key=request_id, data=self.answer(denied))
         self._inputs[request_id] = request.get("input") or {}
         asked = PermissionRequest(
             request_id=request_id,

@@ -115,7 +115,7 @@ class SessionDriver:
             _check_is_there(directory)
             return None
         with self._ended_if_it_fails(process):
-            self._hand_over.again(ctx, spec, process, part)
+            await self._hand_over.again(ctx, spec, process, part)
         return process
 
 
