@@ -30,6 +30,11 @@ class Framing:
         """Bytes consumed, counted from the start of the output: the next byte to feed."""
         return self._offset
 
+    @property
+    def line_begin(self) -> int:
+        """Where the line begins that is not complete yet."""
+        return self._offset - self._held_size
+
     def feed(self, data: bytes) -> list[Line | Noise]:
         """The lines that *data* completes; what follows its last LF is held back for the next call."""
         first, *rest = data.split(b"\n")

@@ -92,11 +92,13 @@ def hand_servers(profile: Profile, launch: Launch, directory: Path) -> Launch:
     return replace(launch, command=command, environment=environment)
 
 
-def note_launch(directory: Path, launch: Launch, redact: Redactor) -> None:
-    """Leave in *directory* what is started there."""
+def note_launch(
+    directory: Path, launch: Launch, redact: Redactor, start_facts: Mapping[str, str] | None = None
+) -> None:
+    """Leave in *directory* what is started there, and what the start event of its run says."""
     write_launch(
         directory, argv=launch.command.argv, cwd=launch.cwd, variables=list(launch.environment),
-        resumed_id=launch.command.resumed_id, redact=redact,
+        resumed_id=launch.command.resumed_id, start_facts=start_facts or {}, redact=redact,
     )  # fmt: skip
 
 

@@ -89,9 +89,8 @@ class CliProvider:
         if self._session is not None:
             await self._session.execute(ctx, spec, sink, secrets, redact)
             return
-        facts: dict[str, str] = {}
         if ctx.adopting and _was_used(directory):
-            link, resumed = await self._adopt(directory), _resumed_id(directory)
+            link, (resumed, facts) = await self._adopt(directory), _noted(directory)
         else:
             check_may_begin(ctx)
             link, resumed, facts = await self._start(ctx, spec, secrets, redact)
@@ -120,15 +119,17 @@ class CliProvider:
         )  # fmt: skip
         facts = history_fact(ctx, spec, resumed_id=launch.command.resumed_id)
         try:
-            link = await self._spawn(hand_servers(self.profile, launch, ctx.directory), ctx, spec, redact)
+            link = await self._spawn(hand_servers(self.profile, launch, ctx.directory), ctx, spec, redact, facts)
         except (FailureError, OSError):  # nobody will read it; a node that ends meanwhile leaves it to the next
             discard_input(ctx.directory)
             raise
         return link, launch.command.resumed_id, facts
 
-    async def _spawn(self, launch: Launch, ctx: RunContext, spec: ExecutionSpec, redact: Redactor) -> WardenLink:
+    async def _spawn(
+        self, launch: Launch, ctx: RunContext, spec: ExecutionSpec, redact: Redactor, facts: Mapping[str, str]
+    ) -> WardenLink:
         assert ctx.directory is not None
-        note_launch(ctx.directory, launch, redact)
+        note_launch(ctx.directory, launch, redact, facts)
         stdin_fd = write_input(ctx.directory, prompt_text(self.profile, spec.input))
         try:
             return await spawn(
@@ -179,9 +180,12 @@ def _was_used(directory: Path) -> bool:
     return read_owner(directory) is not None or read_exit(directory) is not None or lock_is_held(directory)
 
 
-def _resumed_id(directory: Path) -> str | None:
-    found = read_note(directory, LAUNCH).get("resumed_id")
-    return found if isinstance(found, str) else None
+def _noted(directory: Path) -> tuple[str | None, dict[str, str]]:
+    """The native id that the process resumes, and what is said with the run's start."""
+    note = read_note(directory, LAUNCH)
+    resumed, facts = note.get("resumed_id"), note.get("start_facts")
+    told = {str(name): str(value) for name, value in facts.items()} if isinstance(facts, dict) else {}
+    return (resumed if isinstance(resumed, str) else None), told
 
 
 def _facts(directory: Path, redact: Redactor) -> dict[str, str]:

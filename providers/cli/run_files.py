@@ -81,13 +81,17 @@ def write_launch(
     cwd: str,
     variables: Sequence[str],
     resumed_id: str | None,
+    start_facts: Mapping[str, str],
     redact: Redactor,
 ) -> None:
     """Note what is started: arguments redacted, of the environment the names only.
 
-    ``resumed_id`` is for the decoder of a node that adopts the run; it is not shown.
+    ``resumed_id`` and ``start_facts`` are for a node that adopts the run; they are not shown.
     """
-    note = {"argv": [redact(a) for a in argv], "cwd": cwd, "env": sorted(variables), "resumed_id": resumed_id}
+    note = {
+        "argv": [redact(a) for a in argv], "cwd": cwd, "env": sorted(variables), "resumed_id": resumed_id,
+        "start_facts": dict(start_facts),
+    }  # fmt: skip
     (directory / LAUNCH).write_bytes(msgspec.json.encode(note))
 
 
@@ -112,6 +116,12 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
     state: dict[str, object] = {}  # msgspec copies it
     began_boot_s: float = 0.0
     """What was started later in the process's tree was started by this run."""
+    unread: int | None = None
+    """From there to ``offset`` lies what was printed before the turn and read by no turn; None: nothing does."""
+    start_facts: dict[str, str] = {}
+    """What is said with the run's start, whichever node says it."""
+    is_again: bool = False
+    """The run had begun with another process, which read nothing of its turn."""
 
 
 def write_slice(directory: Path, part: Slice) -> None:

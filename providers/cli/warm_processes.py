@@ -60,7 +60,8 @@ class WarmProcess:
     """One process of a session.
 
     A process of another ``revision`` than the session's profile has now is not used again. ``state`` is the dialect's,
-    after the last turn; ``offset`` is where the last turn's output begins, ``printed_bytes`` where it ends.
+    after the last turn; ``printed_bytes`` is where that turn's output ends, ``unread`` where the first line begins that was
+    not part of it.
     """
 
     directory: Path
@@ -68,7 +69,7 @@ class WarmProcess:
     revision: Revision
     link: WardenLink
     state: State = field(default_factory=dict)
-    offset: int = 0
+    unread: int = 0
     printed_bytes: int = 0
     is_busy: bool = True
     used_at: float = 0.0

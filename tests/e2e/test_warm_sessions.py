@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from tests.support.runs import BOUND_S, begun, ending, follow, run, text, words
 
 NewNode = Callable[..., Node]
 
+CRASHING = (sys.executable, str(Path(__file__).parents[2] / "tests/support/crashing_node.py"))
 WORDS = "[[demo words=3 delay_ms=1]]"
 TALK = Agent(
     command=DEMO, dialect="claude_session", mode="session", cancel=["interrupt", "term"], verbs=["interrupt"],
@@ -49,7 +52,7 @@ def warm_node(new_node: NewNode) -> Callable[..., Node]:
 
 async def say(client: NodeClient, prompt: str = WORDS, session: str = "s", **more: Any) -> list[RuntimeEvent]:
     """One turn of *session*."""
-    return await run(client, "talk", prompt, session_id=session, session_mode="create_if_missing", **more)
+    return await run(client, "talk", prompt, session_id=session, **{"session_mode": "create_if_missing", **more})
 
 
 def speaking(client: NodeClient, prompt: str, session: str = "s", **more: Any) -> Any:
@@ -111,6 +114,38 @@ async def test_an_idle_process_is_closed_and_the_session_goes_on(warm_node: Call
 
         assert ending(second[-1]) == ("complete", f"turn 2: {ANSWER}")
         assert await pid_of(client, second) != before
+
+
+@pytest.mark.req("RT-36")
+@pytest.mark.parametrize("window", ["", "between_part_and_turn"], ids=["one node", "the next node"])
+async def test_a_turn_of_an_agent_that_cannot_resume_says_that_it_begins_anew(new_node: NewNode, window: str) -> None:
+    """Also when the node that started the process died before it could say so."""
+    prefix = (*CRASHING, window) if window else ()
+    node = new_node(agents={"talk": replace(TALK, resume_args=())}, prefix=prefix).start()
+
+    async with talking(node) as client:
+        first, second = await say(client), await say(client, session_mode="require_existing")
+        os.kill(await pid_of(client, second), signal.SIGKILL)
+        wait_until(lambda: not node.warm_directories())
+        required = await say(client, session_mode="require_existing")
+        assert node.warm_directories() == [], "nothing was started"
+        (node.root / "armed").touch()
+        if window:
+            dispatched = asyncio.create_task(say(client, background=True, run_id="anew"))
+            await asyncio.to_thread(wait_until, (node.root / "crashed").exists)
+            node.kill()
+            dispatched.cancel()
+            node.start()
+    async with talking(node) as client:
+        anew = await (follow(client.attach("anew")) if window else say(client))
+
+    assert [events[0].metadata.get("session_history") for events in (first, second, anew)] == [
+        None,
+        None,
+        "not_resumed",
+    ]
+    assert ending(required[-1]) == ("error", "session_not_found")
+    assert [events[-1].message.partition(":")[0] for events in (first, second, anew)] == ["turn 1", "turn 2", "turn 1"]
 
 
 @pytest.mark.req("RT-36")

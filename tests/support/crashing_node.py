@@ -122,6 +122,13 @@ def between_cancel_and_signal() -> None:
     before(RunContext, "request_stop")
 
 
+def between_part_and_turn() -> None:
+    """A run's part of its process's output is written; nothing was sent. Only once the test has put ``armed`` there."""
+    from providers.keeper.client import WardenLink
+
+    before(WardenLink, "send_input", lambda *_a, **_k: Path("armed").exists())
+
+
 def warden_dies_before_owner() -> None:
     """Not the node: the first warden dies between taking the lock and writing who its child is."""
     from providers.keeper import client, home
@@ -167,8 +174,8 @@ WINDOWS: dict[str, Patch] = {
     for patch in (
         before_the_row, between_intent_and_spawn, between_spawn_and_owner, between_owner_and_first_byte,
         between_terminal_in_file_and_journal, between_ticket_and_terminal, between_journal_and_wire,
-        between_terminal_in_journal_and_wire, between_wire_and_index, between_cancel_and_signal, warden_dies_before_owner,
-        with_frozen_keeper,
+        between_terminal_in_journal_and_wire, between_wire_and_index, between_cancel_and_signal, between_part_and_turn,
+        warden_dies_before_owner, with_frozen_keeper,
     )
 }  # fmt: skip
 

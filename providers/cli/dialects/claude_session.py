@@ -66,7 +66,7 @@ class ClaudeConversation:
         self._words: dict[str, Callable[[Answer], JsonObject]] = {}  # how each question is answered
 
     def decode(self, line: Line) -> Sequence[Told]:
-        if b'"control_request"' in line.data and not self.has_ended:
+        if b'"control_request"' in line.data:
             try:
                 frame = _decode_object(line.data)
             except (msgspec.MsgspecError, RecursionError):
@@ -121,10 +121,15 @@ class ClaudeConversation:
         if not request_id:
             return noise("unanswered", subtype)
         if subtype == "can_use_tool":
-            return Question(request=self._tool(request_id, request), offset=end, index=0)
-        if subtype == "elicitation" and elicitation.is_known(request):
-            return Question(request=self._form(request_id, request), offset=end, index=0)
-        return Reply(key=request_id, data=_response(request_id, error=f"{subtype} is not supported by this host"))
+            asked = self._tool(request_id, request)
+        elif subtype == "elicitation" and elicitation.is_known(request):
+            asked = self._form(request_id, request)
+        else:
+            return Reply(key=request_id, data=_response(request_id, error=f"{subtype} is not supported by this host"))
+        if self.has_ended:  # a job in the background asks, and waits
+            denied = Answer(request_id=request_id, decision=Decision.DENY, by="rule", message="The turn is over.")
+            return Reply(key=request_id, data=self.answer(denied))
+        return Question(request=asked, offset=end, index=0)
 
     def _tool(self, request_id: str, request: JsonObject) -> PermissionRequest:
         tool, asked = fields.text(request, "tool_name"), fields.mapping(request, "input")

@@ -56,6 +56,7 @@ async def _converse(
             for line in framing.feed(data):
                 if isinstance(line, Line) and not opening.is_over:
                     _say(process, opening.hear(line))
+                    process.unread = line.end
         if opening.is_over:
             return
         _check(process, opening, ctx, redact)

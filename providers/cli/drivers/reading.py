@@ -55,6 +55,10 @@ class Reading(ABC):
         """The agent says nothing because it was asked to wait; that is no silence."""
         return False
 
+    def goes_on(self) -> bool:
+        """The process prints on when the reading is over: a line that is not complete yet will be."""
+        return False
+
     def look_again_in(self) -> float | None:
         """In how many seconds the driver wants to look again although nothing happens; None: not at all."""
         return None
@@ -80,7 +84,8 @@ class Reading(ABC):
         if run.link is not None and run.link.lost:
             await run.end_orphans()
             await self._drain()  # what they wrote until then
-        await self._report(run.framing.finish())
+        if not self.goes_on():
+            await self._report(run.framing.finish())
 
     async def _loop(self) -> None:
         while True:

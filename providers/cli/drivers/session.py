@@ -1,64 +1,27 @@
-"""One process per logical session: find or start it, hand the turn over, and follow it.
-
-The order that makes a turn happen once: the run's part of the output (process, offset, the dialect's state) is on the disk
-before the turn is sent, and the turn is sent under the run's own key, which the warden takes once. So a node that finds
-the part sends the turn again without asking: either the process has it, or gets it now.
-"""
+"""One process per logical session: find or start it, hand the turn over, and follow it."""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import os
-from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
-import msgspec
-
-from providers.cli.command import prompt_text
 from providers.cli.dialect import SessionDialect, TurnContext
-from providers.cli.drivers.opening import open_process
+from providers.cli.drivers.asked import Asked, revision_of
+from providers.cli.drivers.fresh import beginning, start_process
+from providers.cli.drivers.hand_over import HandOver
 from providers.cli.drivers.slice import NotRead, Turn
 from providers.cli.framing import Framing
-from providers.cli.launching import Launch, Machinery, check_may_begin, hand_servers, note_launch, prepare, spawn
-from providers.cli.mcp import acp_servers, secret_values
+from providers.cli.launching import Machinery, check_may_begin, prepare
 from providers.cli.profile import Profile
-from providers.cli.run_files import STDOUT, Slice, line_start, read_slice, write_slice
-from providers.cli.warm_processes import RECYCLE_BYTES, Revision, WarmProcess
-from providers.keeper.client import InputRefusal, InputRefused, clear_append_only, end_orphans, read_exit
-from runtime.clock import boot_time_s
+from providers.cli.run_files import STDOUT, Slice, read_slice
+from providers.cli.warm_processes import WarmProcess
+from providers.keeper.client import clear_append_only, end_orphans, read_exit
 from runtime.failure import Failure, FailureCode, FailureError
 from runtime.provider import EventSink, RunContext
 from runtime.redact import Redactor
 from runtime.types import ExecutionSpec
-
-DEAF_GRACE_S = 1.0
-DEADLINE_SLACK_S = 3.0  # the warden ends a process whose node did not, so it waits for the node's own ladder
-
-
-class InputTooLarge(FailureError):
-    """The turn does not fit the agent's stdin queue; nothing of it was sent."""
-
-    code = FailureCode.CAPACITY_EXHAUSTED
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
-    """One run to be executed, with what is resolved for it."""
-
-    ctx: RunContext
-    spec: ExecutionSpec
-    launch: Launch
-    revision: Revision
-    redact: Redactor
-
-    @property
-    def run_directory(self) -> Path:
-        assert self.ctx.directory is not None, "a CLI run needs a directory of its own"
-        return self.ctx.directory
 
 
 class SessionDriver:
@@ -66,7 +29,7 @@ class SessionDriver:
 
     def __init__(self, profile: Profile, dialect: SessionDialect, machinery: Machinery) -> None:
         self._profile, self._dialect, self._machinery = profile, dialect, machinery
-        self._warm = machinery.warm
+        self._warm, self._hand_over = machinery.warm, HandOver(profile, dialect)
 
     async def execute(
         self, ctx: RunContext, spec: ExecutionSpec, sink: EventSink, secrets: Mapping[str, str], redact: Redactor
@@ -84,10 +47,8 @@ class SessionDriver:
             return
         except NotRead:
             pass  # the session's process was ending just then; if a fresh one ends too, it is the turn's own fault
-        process, part = await self._begin(ctx, spec, secrets, redact)
-        turn = self._turn(ctx, spec, sink, process, part, redact)
-        turn.is_again = True
-        await turn.follow()
+        process, part = await self._begin(ctx, spec, secrets, redact, is_again=True)
+        await self._turn(ctx, spec, sink, process, part, redact).follow()
 
     def _turn(
         self, ctx: RunContext, spec: ExecutionSpec, sink: EventSink, process: WarmProcess | None, part: Slice,
@@ -108,112 +69,36 @@ class SessionDriver:
     # -- a new turn
 
     async def _begin(
-        self, ctx: RunContext, spec: ExecutionSpec, secrets: Mapping[str, str], redact: Redactor
-    ) -> tuple[WarmProcess, Slice]:
+        self, ctx: RunContext, spec: ExecutionSpec, secrets: Mapping[str, str], redact: Redactor, *,
+        is_again: bool = False,
+    ) -> tuple[WarmProcess, Slice]:  # fmt: skip
         """Hand the turn to the session's process, or to a fresh one where that has died without having taken any of it."""
         check_may_begin(ctx)
         launch = prepare(
             self._profile, self._machinery, secrets, session=ctx.session, cwd=spec.workspace,
             mcp_servers=ctx.mcp_servers,
         )  # fmt: skip
-        revision = _revision(self._profile, launch, secrets)
-        asked = _Asked(ctx=ctx, spec=spec, launch=launch, redact=redact, revision=revision)
-        process = await self._warm.take(asked.ctx.session.key, asked.revision)
+        revision = revision_of(self._profile, launch, secrets)
+        asked = Asked(ctx=ctx, spec=spec, launch=launch, redact=redact, revision=revision, is_again=is_again)
+        process = await self._warm.take(ctx.session.key, revision)
         if process is not None:
-            part = await self._hand_over(asked, process, resumed_id=ctx.session.native_id)
+            with self._ended_if_it_fails(process):
+                part = await self._hand_over.to_idle(asked, process)
             if part is not None:
                 return process, part
             await asyncio.wait([self._warm.end(process)])
-        process, resumed_id = await self._start(asked)
-        part = await self._hand_over(asked, process, resumed_id=resumed_id, is_fresh=True)
-        assert part is not None
-        return process, part
+        begins = beginning(self._profile, self._dialect, asked)
+        process = await start_process(self._profile, self._machinery, asked, begins)
+        with self._ended_if_it_fails(process):
+            return process, await self._hand_over.to_fresh(asked, process, begins)
 
-    async def _hand_over(
-        self, asked: _Asked, process: WarmProcess, *, resumed_id: str | None, is_fresh: bool = False
-    ) -> Slice | None:
-        """Give the turn to *process*; None when that is gone and has nothing of it. Of a fresh one its output will tell."""
+    @contextmanager
+    def _ended_if_it_fails(self, process: WarmProcess) -> Iterator[None]:
         try:
-            part = await self._write_part(asked, process, resumed_id=resumed_id)
-            if is_fresh:
-                answer = self._send(asked.ctx, asked.spec, process, part)
-                if answer is not None:
-                    answer.add_done_callback(lambda answer: _end_if_deaf(process, answer))
-                return part
-            return part if await self._is_taken(asked, process, part) else None
+            yield
         except Exception:  # a full disk, a turn too large: nobody will follow it
             self._warm.end(process)
             raise
-
-    async def _is_taken(self, asked: _Asked, process: WarmProcess, part: Slice) -> bool:
-        """False when the process is gone and has nothing of the turn."""
-        answer = self._send(asked.ctx, asked.spec, process, part)
-        if answer is None:
-            return False
-        stopped = asyncio.create_task(asked.ctx.stopped())
-        waits: list[asyncio.Future[Any]] = [answer, stopped]
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        stopped.cancel()
-        problem = answer.exception() if answer.done() else None
-        return not (isinstance(problem, InputRefused) and problem.written == 0)
-
-    async def _write_part(self, asked: _Asked, process: WarmProcess, *, resumed_id: str | None) -> Slice:
-        part = Slice(
-            process=process.directory.name, offset=_present(process), resumed_id=resumed_id, state=dict(process.state),
-            began_boot_s=boot_time_s(),
-        )  # fmt: skip
-        await asyncio.to_thread(write_slice, asked.run_directory, part)
-        return part
-
-    def _send(
-        self, ctx: RunContext, spec: ExecutionSpec, process: WarmProcess, part: Slice
-    ) -> asyncio.Future[None] | None:
-        """Send the turn under the run's key; None when the process is known to be gone.
-
-        Raises:
-            InputTooLarge: the turn can never be sent.
-        """
-        assert ctx.directory is not None
-        if ctx.deadline_boot_s is not None:
-            process.link.set_deadline(ctx.deadline_boot_s + ctx.cancel_grace_s + DEADLINE_SLACK_S)
-        try:
-            data = self._dialect.encode_turn(prompt_text(self._profile, spec.input), part.state)
-            return process.link.send_input(data, key=ctx.directory.name)
-        except InputRefused as refused:
-            if refused.refusal is InputRefusal.FULL:
-                raise InputTooLarge(f"the turn of {len(data)} bytes does not fit the agent's stdin") from refused
-            return None
-
-    # -- a fresh process
-
-    async def _start(self, asked: _Asked) -> tuple[WarmProcess, str | None]:
-        """Start a process for the session and open it; with the native id that it resumes."""
-        session = asked.ctx.session
-        directory = self._warm.new_directory(session.key, asked.revision)
-        try:
-            launch = hand_servers(self._profile, asked.launch, directory)
-            note_launch(directory, launch, asked.redact)
-            output_bytes = self._machinery.config.output_bytes + RECYCLE_BYTES
-            link = await spawn(self._machinery, launch, directory, output_bytes=output_bytes)
-        except BaseException:
-            self._warm.forget(directory)
-            raise
-        process = WarmProcess(directory=directory, session=session.key, revision=asked.revision, link=link)
-        self._warm.add(process)
-        # where the arguments do not name the conversation, the opening does
-        resumed_id = asked.launch.command.resumed_id if self._profile.resume_args else session.native_id
-        source_id = None if self._profile.fork_args or session.native_id is not None else session.source_id
-        try:
-            told = acp_servers(asked.launch.servers) if self._profile.mcp == "acp" else ()
-            opening = self._dialect.opening(
-                cwd=asked.launch.cwd, resumed_id=resumed_id, source_id=source_id, settings=self._profile.opening,
-                mcp_servers=told,
-            )  # fmt: skip
-            process.state = await open_process(process, opening, self._machinery.tail, asked.ctx, asked.redact)
-        except BaseException:
-            self._warm.end(process)
-            raise
-        return process, resumed_id
 
     # -- a turn that an earlier node began
 
@@ -229,7 +114,8 @@ class SessionDriver:
                     clear_append_only(directory / STDOUT)
             _check_is_there(directory)
             return None
-        self._send(ctx, spec, process, part)
+        with self._ended_if_it_fails(process):
+            await self._hand_over.again(ctx, spec, process, part)
         return process
 
 
@@ -237,38 +123,3 @@ def _check_is_there(directory: Path) -> None:
     if not (directory / STDOUT).exists():
         message = "interrupted: the directory of the session's process is gone"
         raise FailureError.of(Failure(code=FailureCode.INTERRUPTED, message=message))
-
-
-def _end_if_deaf(process: WarmProcess, answer: asyncio.Future[None]) -> None:
-    """A process that closed its stdin and lives on would never answer."""
-    is_refused = not answer.cancelled() and isinstance(answer.exception(), InputRefused)
-    if is_refused and process.is_alive:
-        process.link.stop(steps=("term",), grace_s=DEAF_GRACE_S, reason="deaf")
-
-
-def _present(process: WarmProcess) -> int:
-    """Where in its output the next turn begins: everything before was printed before it was sent."""
-    fd = os.open(process.directory / STDOUT, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return line_start(fd, process.offset)
-    finally:
-        os.close(fd)
-
-
-def _revision(profile: Profile, launch: Launch, secrets: Mapping[str, str]) -> Revision:
-    """Tells whether a process would be started in the same way again."""
-    told: dict[str, object] = {
-        "command": [launch.command.argv[0], *profile.command[1:], *profile.args, "|", *profile.resume_args],
-        "cwd": launch.cwd,
-        "env": sorted((name, value) for name, value in launch.environment.items() if name not in secrets),
-        "dialect": profile.dialect,
-        "opening": sorted(profile.opening.items()),
-    }
-    if launch.servers:
-        told["mcp_servers"] = [server.public() for server in launch.servers]
-    secret = [*sorted(secrets.items()), *secret_values(launch.servers)]
-    return Revision(public=_digest(told), secret=_digest(secret))
-
-
-def _digest(value: object) -> str:
-    return hashlib.sha256(msgspec.json.encode(value)).hexdigest()

@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import msgspec
 
@@ -37,7 +38,7 @@ from providers.keeper.run_directory import EXIT, OWNER
 from providers.keeper.tree import started_since
 from runtime.events import Draft, EventType, start
 from runtime.failure import FailureCode
-from runtime.provider import Answer, Stop, StopReason
+from runtime.provider import Answer, Decision, Stop, StopReason
 
 log = logging.getLogger(__name__)
 
@@ -64,8 +65,6 @@ class Turn(Followed):
     output_bytes: int
     keeps_warm: bool
     keeps_raw: bool
-    is_again: bool = False
-    """The run has begun before, with a process that did not read its turn."""
     outcome: Draft | None = None
 
     async def follow(self) -> None:
@@ -81,8 +80,8 @@ class Turn(Followed):
         reading = TurnReading(self, fd, diagnostics)
         self.ctx.take_input = reading.verbs.take
         try:
-            if not self.is_again:
-                await self.sink.emit([start()])
+            if not self.part.is_again:
+                await self.sink.emit([start(**self.part.start_facts)])
             await reading.to_its_end()
             await self._conclude(reading, diagnostics)
         except asyncio.CancelledError:
@@ -116,6 +115,7 @@ class Turn(Followed):
         reading.verbs.ended.set()
         await asyncio.to_thread(self._leave_files, reading.offset, diagnostics)
         if is_fit:
+            reading.refuse_what_is_open()
             await self._give_back(reading.offset)
         else:
             await self._end_process("finished")
@@ -125,6 +125,8 @@ class Turn(Followed):
 
     def _told(self, terminal: Draft, *, was_interrupted: bool) -> Draft:
         """A turn that was interrupted because somebody asked for it is a cancelled one."""
+        if self.part.is_again:  # its start was told before these facts were so
+            terminal = msgspec.structs.replace(terminal, metadata={**terminal.metadata, **self.part.start_facts})
         failure = terminal.failure
         if not was_interrupted or failure is None or failure.code is not FailureCode.INTERRUPTED:
             return terminal
@@ -177,7 +179,8 @@ class Turn(Followed):
         assert self.process is not None
         process = self.process
         process.link.set_deadline(None)
-        process.state, process.offset, process.printed_bytes = self.conversation.state, self.part.offset, printed_bytes
+        process.state, process.printed_bytes = self.conversation.state, printed_bytes
+        process.unread = self.framing.line_begin
         if self.keeps_warm:
             self.warm.give_back(process)
         else:
@@ -217,7 +220,7 @@ class TurnReading(Reading):
             was_cancelled=lambda: turn.outcome is not None and turn.outcome.type is EventType.CANCELLED,
             was_interrupted=(turn.run_directory / INTERRUPT).exists(),
         )  # fmt: skip
-        self._asking: set[asyncio.Task[None]] = set()
+        self._asking: dict[asyncio.Task[None], Question] = {}
         self._interrupts = 0
         self._stop_began: float | None = None
         self._has_asked_to_stop = False
@@ -234,6 +237,9 @@ class TurnReading(Reading):
 
     def is_waiting_for_us(self) -> bool:
         return bool(self._asking)
+
+    def goes_on(self) -> bool:
+        return self.turn.process is not None and self.turn.process.is_alive
 
     # --- the ladder
 
@@ -286,7 +292,7 @@ class TurnReading(Reading):
             return
         shown = asyncio.Event()
         task = asyncio.create_task(self._ask(item, shown), name="ask")
-        self._asking.add(task)
+        self._asking[task] = item
         waiting = asyncio.create_task(shown.wait())
         await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED)  # the question keeps its place
         waiting.cancel()
@@ -304,13 +310,20 @@ class TurnReading(Reading):
             answer: Answer = await self.turn.ctx.permissions.ask(question.request, show)
             self._answer(question.request.request_id, self.turn.conversation.answer(answer))
         finally:
-            self._asking.discard(asyncio.current_task())
+            self._asking.pop(cast("asyncio.Task[None]", asyncio.current_task()), None)
             self.heard_from()
             self.wake.set()
 
+    def refuse_what_is_open(self) -> None:
+        """The turn is over and its process stays: who asked would wait on, for an answer that nobody gives any more."""
+        for question in self._asking.values():
+            request_id = question.request.request_id
+            denied = Answer(request_id=request_id, decision=Decision.DENY, by="rule", message="The turn is over.")
+            self._answer(request_id, self.turn.conversation.answer(denied))
+
     def _answer(self, key: str, data: bytes) -> None:
         """Sent once, whichever node does it: the warden knows the key."""
-        if self.turn.link is None:
+        if self.turn.link is None or not data:
             return
         try:
             self.turn.link.send_input(data, key=f"{self.turn.run_directory.name} answer {key}")

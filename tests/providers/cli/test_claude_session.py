@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from providers.cli.dialect import Line, Noise, ProcessEnd, Question, Reply, TurnContext
+from providers.cli.dialect import Line, ProcessEnd, Question, Reply, TurnContext
 from providers.cli.dialects.claude_session import ClaudeConversation, decoder, encode_turn, opening
 from runtime.failure import FailureCode
 from runtime.provider import Answer, Decision
@@ -158,10 +158,13 @@ def test_what_the_host_has_not_is_refused_at_once() -> None:
     assert said(reply.data)["response"]["subtype"] == "error"
 
 
-def test_a_question_after_the_end_is_noise() -> None:
+def test_a_question_after_the_end_is_denied() -> None:
+    """A job in the background asks: nobody would answer it before the next turn, which may wait behind it."""
     (found,) = turn(RESULT).decode(line(ASKS))
 
-    assert isinstance(found, Noise) and found.kind == "after_terminal"
+    assert isinstance(found, Reply) and found.key == "r-1"
+    told = said(found.data)["response"]
+    assert (told["request_id"], told["response"]["behavior"]) == ("r-1", "deny")
 
 
 @pytest.mark.req("NB-07")

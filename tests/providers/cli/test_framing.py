@@ -101,3 +101,11 @@ def test_an_overlong_last_line_is_told_too() -> None:
 
     assert isinstance(noise, Noise)
     assert len(noise.detail) < NOISE_LIMIT
+
+
+def test_a_line_that_is_not_complete_has_a_beginning_whatever_its_length() -> None:
+    framing = Framing(4, start=100)
+
+    begins = [framing.line_begin for data in (b"", b"ab", b"c\nd", b"efghij", b"k\n") if framing.feed(data) is not None]
+
+    assert begins == [100, 100, 104, 104, 113]

@@ -3,111 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from providers.cli.command import CannotStart
-from providers.cli.dialects import load_dialect
 from providers.cli.environment import SecretSource, SecretUnavailable
-from providers.cli.launching import Machinery
-from providers.cli.profile import Profile
-from providers.cli.provider import CliProvider
-from providers.cli.tail import open_tail
-from providers.cli.warm_processes import open_warm_processes
-from providers.keeper.client import clear_append_only, end_orphans, open_keeper
-from providers.keeper.process_tree import all_processes
+from providers.keeper.client import end_orphans
 from runtime.clock import boot_time_s
-from runtime.config import RuntimeConfig
-from runtime.events import Draft, EventType
+from runtime.events import EventType
 from runtime.failure import DeadlineExceeded, FailureCode, FailureError, RunCancelled
-from runtime.keys import new_ulid
-from runtime.provider import RunContext, Stop, StopReason
-from runtime.types import Capabilities, ExecutionSpec
-
-BOUND_S = 20.0
-
-
-@dataclass
-class Told:
-    """A sink that keeps what it is told."""
-
-    drafts: list[Draft] = field(default_factory=list)
-    was_told: asyncio.Event = field(default_factory=asyncio.Event)
-
-    async def emit(self, drafts: Sequence[Draft], /) -> None:
-        self.drafts += drafts
-        self.was_told.set()
-
-    def said(self) -> list[tuple[str, str]]:
-        return [(draft.type.value, draft.text) for draft in self.drafts]
-
-    async def until(self, count: int) -> None:
-        async with asyncio.timeout(BOUND_S):
-            while len(self.drafts) < count:
-                self.was_told.clear()
-                await self.was_told.wait()
-
-
-@pytest.fixture
-async def machinery(tmp_path: Path) -> AsyncIterator[Machinery]:
-    data = tmp_path / "data"
-    (data / "runs").mkdir(parents=True, mode=0o700)
-    config = RuntimeConfig(data_dir=data, exit_grace_s=0.2)
-    inherited = {"PATH": os.environ["PATH"], "TOKEN": "s3cr3t-value"}
-    async with (
-        open_keeper(data, generation=1) as keeper,
-        open_tail() as tail,
-        open_warm_processes(data, keeper, limit=1, idle_s=60.0) as warm,
-    ):
-        yield Machinery(keeper=keeper, tail=tail, warm=warm, config=config, inherited=inherited)
-    for pid in all_processes():
-        try:
-            command = Path(f"/proc/{pid}/cmdline").read_bytes()
-        except OSError:
-            continue
-        if os.fsencode(data) + b"/keeper-" in command:
-            os.kill(pid, 9)
-    for directory in (data / "runs").iterdir():
-        assert end_orphans(directory.name).left == 0
-        clear_append_only(directory / "stdout")
-
-
-Make = Callable[..., CliProvider]
-
-
-@pytest.fixture
-def provider(machinery: Machinery) -> Make:
-    def make(dialect: str = "plain_text", **changes: Any) -> CliProvider:
-        values: dict[str, Any] = {"id": "p", "command": ("/bin/sh", "-s"), "dialect": dialect, **changes}
-        return CliProvider(Profile(**values), load_dialect(dialect), machinery)
-
-    return make
-
-
-@pytest.fixture
-def context(machinery: Machinery) -> Callable[..., RunContext]:
-    """A context with a run directory of its own; a given one is used again."""
-
-    def make(directory: Path | None = None, **changes: Any) -> RunContext:
-        if directory is None:
-            directory = machinery.config.data_dir / "runs" / new_ulid()
-            directory.mkdir(mode=0o700)
-        return RunContext(directory=directory, **{"cancel_grace_s": 0.5, **changes})
-
-    return make
-
-
-def spec(script: str, workspace: Path, **changes: Any) -> ExecutionSpec:
-    values = {"run_id": "r", "adapter": "cli", "target": "p", "workspace": str(workspace), "input": script, **changes}
-    return ExecutionSpec(**values)
-
-
-Context = Callable[..., RunContext]
+from runtime.provider import NoSession, Stop, StopReason
+from runtime.types import Capabilities
+from tests.support.told import BOUND_S, Context, Make, Told, spec
 
 
 @pytest.mark.req("RT-03")
@@ -289,6 +197,23 @@ async def test_a_living_run_is_adopted(provider: Make, context: Context, tmp_pat
 
     assert again.said() == [("start", ""), ("delta", "one\n"), ("delta", "two\n"), ("complete", "one\ntwo\n")]
     assert adopted.caught_up.is_set()
+
+
+@pytest.mark.req("RT-36")
+async def test_an_adopted_run_says_of_its_beginning_what_was_so(
+    provider: Make, context: Context, tmp_path: Path
+) -> None:
+    """The node may have died before it told the start; by now the session may know more."""
+    script = spec("echo one; sleep 0.5", tmp_path)
+    ctx, told = context(session=NoSession(has_history=True)), Told()
+    first = asyncio.create_task(provider().execute(ctx, script, told))
+    await told.until(2)
+    first.cancel()
+    await asyncio.wait([first])
+    async with asyncio.timeout(BOUND_S):
+        await provider().execute(context(ctx.directory, adopting=True), script, again := Told())
+
+    assert told.drafts[0].metadata == again.drafts[0].metadata == {"session_history": "not_resumed"}
 
 
 @pytest.mark.req("E-10")

@@ -71,11 +71,12 @@ def test_the_prompt_is_read_from_its_beginning_and_is_its_owners_alone(directory
 def test_a_launch_is_noted_redacted_with_names_of_variables_only(directory: Path) -> None:
     write_launch(
         directory, argv=["/bin/agent", "--key", "s3cr3t-value"], cwd="/w", variables=["PATH", "MY_TOKEN"], resumed_id="n-1",
-        redact=Redactor(["s3cr3t-value"]),
+        start_facts={"session_history": "not_resumed"}, redact=Redactor(["s3cr3t-value"]),
     )  # fmt: skip
 
     assert read_note(directory, LAUNCH) == {
         "argv": ["/bin/agent", "--key", "[redacted]"], "cwd": "/w", "env": ["MY_TOKEN", "PATH"], "resumed_id": "n-1",
+        "start_facts": {"session_history": "not_resumed"},
     }  # fmt: skip
 
 
