@@ -274,6 +274,19 @@ def running(root: Path, **options: Any) -> Iterator[Node]:
         node.close()
 
 
+def files_holding(directory: Path, *words: str) -> list[Path]:
+    """The files below *directory* in which one of *words* stands; a node may make and remove files meanwhile."""
+    found = []
+    for path in directory.rglob("*"):
+        try:
+            data = path.read_bytes() if path.is_file() else b""
+        except FileNotFoundError:
+            continue
+        if any(word.encode() in data for word in words):
+            found.append(path)
+    return found
+
+
 def wait_until(
     is_so: Callable[[], object], within_s: float = GONE_S, problem: Callable[[], str] = lambda: "it did not come about"
 ) -> None:
