@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from node.client import NodeClient, NodeError
+from providers.keeper.client import read_owner
 from runtime.events import RuntimeEvent
 from runtime.types import RunRequest
 from tests.support.books import directory_of, outcome_of
@@ -51,6 +54,40 @@ class Follower:
 
     def directory(self, directories: Sequence[Path]) -> Path:
         return directory_of(directories, self.run_id)
+
+
+class Frozen:
+    """Agents that stand still, so that what is done meanwhile finds them in mid-answer however slow the machine is.
+
+    In the block they are frozen one by one; at its end all of them go on.
+    """
+
+    def __init__(self) -> None:
+        self._pids: list[int] = []
+
+    def __enter__(self) -> Frozen:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.go_on()
+
+    async def freeze(self, directory: Path) -> int:
+        """Stop the agent of the run in *directory*; its pid. It has begun, and must not have ended."""
+        await until(lambda: read_owner(directory) is not None)
+        owner = read_owner(directory)
+        assert owner is not None
+        os.kill(owner.pid, signal.SIGSTOP)
+        self._pids.append(owner.pid)
+        return owner.pid
+
+    def go_on(self) -> None:
+        """Let them all go on; repeating does nothing."""
+        pids, self._pids = self._pids, []
+        for pid in pids:
+            try:
+                os.kill(pid, signal.SIGCONT)
+            except ProcessLookupError:
+                pass
 
 
 async def until(is_so: Callable[[], object], within_s: float = WITHIN_S) -> None:
@@ -102,7 +139,5 @@ def fill(directory: Path, *, leaving: int = 0) -> Path:
 
 
 def _free(directory: Path) -> int:
-    import os
-
     found = os.statvfs(directory)
     return found.f_bavail * found.f_frsize
