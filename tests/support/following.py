@@ -107,7 +107,7 @@ def can_mount() -> bool:
     """Whether this user may mount a small file system here."""
     try:
         probe = ["unshare", "--mount", "mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", "/mnt"]
-        return subprocess.run(probe, capture_output=True, check=False, timeout=10).returncode == 0
+        return subprocess.run(probe, capture_output=True, check=False, timeout=30).returncode == 0
     except (OSError, subprocess.TimeoutExpired):
         return False
 

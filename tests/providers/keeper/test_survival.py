@@ -23,7 +23,7 @@ from providers.keeper.home import CODE_FILES
 from providers.keeper.keeper import SPARES
 from providers.keeper.protocol import PROTOCOL, FrameReader, Kind, encode
 from providers.keeper.warden_link import connect_within
-from tests.support.nodes import wait_until
+from tests.support.nodes import kill, wait_until
 from tests.support.wardens import (
     ChildrenOf,
     CommandOf,
@@ -140,8 +140,8 @@ async def test_killed_spares_cost_no_run(keeper: Keeper, spawn: Spawn, until: Un
     parent = keeper.pid
     assert parent is not None
     await until(lambda: len(children_of(parent)) == SPARES)
-    for pid in children_of(parent):
-        os.kill(pid, signal.SIGKILL)
+    for pid in children_of(parent):  # or the warden of the first run, which is leaving
+        kill(pid)
 
     link = await spawn("/bin/true")
 
