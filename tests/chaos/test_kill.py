@@ -24,8 +24,8 @@ from tests.support.following import Frozen, until
 from tests.support.nodes import Node, wait_until
 
 RUNS = 20
-WORDS = 150
-PROMPT = f"[[demo words={WORDS} delay_ms=20]]"  # about three seconds of answer
+WORDS = 200
+PROMPT = f"[[demo words={WORDS} delay_ms=20]]"  # about four seconds of answer
 WITHIN_S = 120
 
 
