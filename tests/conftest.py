@@ -1,4 +1,8 @@
-"""The default suite is offline: no test of this process reaches beyond this machine, and none finds a credential."""
+"""The default suite is offline: no test of this process reaches beyond this machine, and none finds a credential.
+
+Property tests try the same examples in every run, however long each takes: a busy machine is no failure. Other examples are
+tried with ``make test PYTEST_ARGS=--hypothesis-profile=explore``.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from providers.cli.environment import is_secret_name
 
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # before grpc is imported, as the node itself does it
+
+
+settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("steady", settings.get_profile("explore"), derandomize=True)
+settings.load_profile("steady")
 
 
 class NetworkDenied(RuntimeError):

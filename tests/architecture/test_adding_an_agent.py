@@ -87,7 +87,7 @@ def test_the_suite_of_the_dialects_takes_the_new_one_up_by_itself(tree: Path) ->
     command = [sys.executable, "-m", "pytest", "tests/providers/cli/test_dialects.py", "-q", "-p", "no:cacheprovider"]
     environment = {**os.environ, "PYTHONPATH": str(tree)}
     done = subprocess.run(
-        [*command, "-k", "parrot"], cwd=tree, env=environment, capture_output=True, text=True, timeout=60, check=False
+        [*command, "-k", "parrot"], cwd=tree, env=environment, capture_output=True, text=True, timeout=200, check=False
     )
 
     assert done.returncode == 0, done.stdout + done.stderr

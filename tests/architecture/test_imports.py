@@ -33,7 +33,7 @@ for name in wanted:
 
 def import_all(*wanted: str, blocked: set[str]) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", IMPORT_ALL, *sorted(blocked), "--", *wanted]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=200)
 
 
 def below(*folders: str) -> list[Path]:

@@ -47,7 +47,7 @@ def make(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run make with this interpreter's environment, which is taken as set up (``-o``): nothing is installed."""
     environment = ["-o", f"{sys.prefix}/.ready", f"VENV={sys.prefix}"]
     command = ["make", "--no-print-directory", *environment, *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=200)
 
 
 def generated_files(folder: Path) -> dict[str, bytes]:

@@ -283,7 +283,7 @@ class Round:
 
     async def wait_idle(self, client: NodeClient) -> None:
         """Runs whose reader left end by themselves."""
-        await client.ready(20)
+        await client.ready(60)
         try:
             async with asyncio.timeout(ROUND_S):
                 while (await client.status()).active_runs:
@@ -311,7 +311,7 @@ class Round:
                 self.books.check_reader(run_id, directory, got, to_the_end=to_the_end)
                 if to_the_end and got and not got[-1].is_terminal:
                     self.books.problems.append(f"{run_id}: its {wish.reader} reader has no terminal, but {got[-1]}")
-        ends_at = time.monotonic() + 10
+        ends_at = time.monotonic() + 30
         while (left := self.node.agent_processes()) and time.monotonic() < ends_at:
             time.sleep(0.05)
         self.books.orphans += len(left)

@@ -20,12 +20,13 @@ from providers.cli.dialect import Line, TurnContext
 from providers.cli.dialects import claude_stream_json
 from runtime.events import Draft, EventType, RuntimeEvent
 from runtime.types import RunRequest
+from tests.support.following import Frozen, until
 from tests.support.nodes import Node, wait_until
 
 RUNS = 20
-WORDS = 150
-PROMPT = f"[[demo words={WORDS} delay_ms=20]]"  # about three seconds of answer
-WITHIN_S = 60
+WORDS = 200
+PROMPT = f"[[demo words={WORDS} delay_ms=20]]"  # about four seconds of answer
+WITHIN_S = 120
 
 
 @pytest.fixture
@@ -90,13 +91,19 @@ def assert_whole(follower: Follower, directory: Path) -> None:
     assert "".join(e.delta for e in received) == "".join(deltas) == received[-1].message, follower.run_id
 
 
-async def streaming(client: NodeClient) -> list[Follower]:
-    """Twenty runs, every one of them already streaming."""
+async def streaming(client: NodeClient, node: Node) -> list[Follower]:
+    """Twenty runs, every one of them already streaming: who began early stands still until the last one has begun."""
     followers = [Follower(client, number) for number in range(RUNS)]
-    async with asyncio.timeout(WITHIN_S):
-        while not all(len(follower.events) > 5 for follower in followers):
-            await asyncio.sleep(0.02)
+    with Frozen() as agents:
+        await asyncio.gather(*(_stop_streaming(follower, node, agents) for follower in followers))
+        seen = {follower.run_id: len(follower.events) for follower in followers}
+    await until(lambda: all(len(follower.events) > seen[follower.run_id] for follower in followers), WITHIN_S)
     return followers
+
+
+async def _stop_streaming(follower: Follower, node: Node, agents: Frozen) -> None:
+    await until(lambda: len(follower.events) > 5, WITHIN_S)
+    await agents.freeze(directories(node, [follower])[follower.run_id])
 
 
 async def finished(followers: list[Follower]) -> None:
@@ -119,7 +126,7 @@ def directories(node: Node, followers: list[Follower]) -> dict[str, Path]:
 @pytest.mark.req("PKG-05", "RT-15", "BAN-18", "NB-19", "E-19")
 async def test_a_killed_node_loses_nothing_and_the_next_one_finishes_every_run(node: Node) -> None:
     async with NodeClient(node.address) as client:
-        followers = await streaming(client)
+        followers = await streaming(client, node)
         node.kill()
         listen = node.address
         assert not any(follower.task.done() for follower in followers)
@@ -142,7 +149,7 @@ async def test_a_killed_node_loses_nothing_and_the_next_one_finishes_every_run(n
 @pytest.mark.req("BAN-18")
 async def test_a_killed_keeper_is_not_noticed_and_a_new_one_serves_the_next_run(node: Node) -> None:
     async with NodeClient(node.address) as client:
-        followers = await streaming(client)
+        followers = await streaming(client, node)
         keeper = (await client.status()).keeper_pid
 
         os.kill(keeper, signal.SIGKILL)
@@ -160,7 +167,7 @@ async def test_a_killed_keeper_is_not_noticed_and_a_new_one_serves_the_next_run(
 @pytest.mark.req("BAN-18", "E-1", "E-4")
 async def test_a_killed_warden_ends_its_run_once_and_no_other(node: Node) -> None:
     async with NodeClient(node.address) as client:
-        followers = await streaming(client)
+        followers = await streaming(client, node)
         victim, others = followers[0], followers[1:]
         details = (await client.get(victim.run_id)).details
         agent = int(details["pid"])

@@ -151,8 +151,10 @@ class Engine:
         while ("local", run_id) in self.host.runs.live:
             await asyncio.sleep(0)
 
-    async def quiet(self) -> None:
-        """Let what was granted begin."""
+    async def quiet(self, running: list[str]) -> None:
+        """Let what was granted begin: the scripts of *running* have said so, and nothing else is under way."""
+        for run_id in running:
+            await self.puppets.setdefault(run_id, Puppet()).began.wait()
         for _ in range(20):
             await asyncio.sleep(0)
 
@@ -197,7 +199,7 @@ class RunsModel(RuleBasedStateMachine):
             self.queue.remove(run_id)
         self.advance()
         self.engine.do(self.engine.settled(run_id))
-        self.engine.do(self.engine.quiet())
+        self.engine.do(self.engine.quiet(self.running()))
 
     # -- what callers do
 
@@ -221,7 +223,7 @@ class RunsModel(RuleBasedStateMachine):
             if len(self.running()) > SLOTS:
                 self.model[run_id].state = "queued"
                 self.queue.append(run_id)
-            self.engine.do(self.engine.quiet())
+            self.engine.do(self.engine.quiet(self.running()))
 
     def refusal(self, known: Expected | None, request: RunRequest) -> type[FailureError] | None:
         if known is not None:
@@ -306,7 +308,7 @@ class RunsModel(RuleBasedStateMachine):
         for run_id in interrupted:
             self.model[run_id].state = self.model[run_id].outcome = "error"
         self.advance()
-        self.engine.do(self.engine.quiet())
+        self.engine.do(self.engine.quiet(self.running()))
 
     @rule(keep=st.integers(0, 2))
     def retain(self, keep: int) -> None:

@@ -21,9 +21,10 @@ import yaml
 
 from node.client import NodeClient, NodeError
 from node.pb import node_pb2, node_pb2_grpc
+from providers.cli.run_files import LAUNCH
 from runtime.types import RunRequest
-from tests.support.books import assert_whole
-from tests.support.following import Follower, ended, until
+from tests.support.books import assert_whole, stored_events
+from tests.support.following import WITHIN_S, Follower, Frozen, ended, until
 from tests.support.nodes import DEMO, Agent, Node, catalog_of, shell
 
 AGENTS = {"demo-agent": Agent(command=DEMO, args=["--model", "{{model}}"]), "shell": shell()}
@@ -71,6 +72,19 @@ async def streaming(client: NodeClient, count: int, prompt: str = STREAMING) -> 
     return followers
 
 
+async def streaming_at_once(client: NodeClient, node: Node, count: int, prompt: str = STREAMING) -> list[Follower]:
+    """That many runs that stream: who began early stands still until the last one has begun."""
+    followers = [Follower(client, f"up-{n:02d}", prompt) for n in range(count)]
+
+    async def stop(follower: Follower) -> None:
+        await follower.has(5)
+        await agents.freeze(follower.directory(node.run_directories()))
+
+    with Frozen() as agents:
+        await asyncio.gather(*map(stop, followers))
+    return followers
+
+
 def assert_all_whole(node: Node, followers: list[Follower], *expected: str) -> None:
     for follower in followers:
         directory = follower.directory(node.run_directories())
@@ -85,7 +99,7 @@ async def test_a_hand_over_while_twenty_runs_stream_loses_nothing(new_node: NewN
     """SIGTERM, exit code 0 at once, the next process finishes them all; foreground readers come back within the grace."""
     node = await started(new_node())
     async with NodeClient(node.address) as client:
-        followers = await streaming(client, 20, "[[demo words=300 delay_ms=25]]")
+        followers = await streaming_at_once(client, node, 20, "[[demo words=300 delay_ms=25]]")
 
         began = time.monotonic()
         code = await asyncio.to_thread(node.stop)
@@ -94,12 +108,10 @@ async def test_a_hand_over_while_twenty_runs_stream_loses_nothing(new_node: NewN
         await ended(followers)
 
         assert (code, [f.outcome for f in followers]) == (0, ["complete"] * 20)
-        assert took < 5
+        assert took < 30, "it does not wait for its runs"
         assert_all_whole(next_node, followers)
         details = [await client.get(follower.run_id) for follower in followers]
-        assert (
-            sum(one.run.recovered for one in details) >= 15
-        )  # on a slow machine the first have ended before the last began
+        assert all(one.run.recovered for one in details)
     await asyncio.to_thread(next_node.assert_no_agents)
 
 
@@ -118,7 +130,7 @@ async def test_a_thousand_queued_runs_survive_a_restart_and_begin_in_order(new_n
         for n in range(count + 2):
             script = (holds if n < 2 else "") + order.format(n=n)
             call = stub.Run(node_pb2.RunRequest(run_id=f"q-{n:04d}", target="shell", input=script, background=True))
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(WITHIN_S):
                 while await place(stub, n) < 0:
                     await asyncio.sleep(0)
             call.cancel()
@@ -139,7 +151,7 @@ async def test_a_thousand_queued_runs_survive_a_restart_and_begin_in_order(new_n
         for n in range(count + 1, 61, -1):
             await stub.CancelRun(node_pb2.CancelRunRequest(run_id=f"q-{n:04d}"))
         (next_node.home / "go").touch()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(200):
             while (await stub.GetNodeStatus(node_pb2.GetNodeStatusRequest())).active_runs:
                 await asyncio.sleep(0.1)
         cancelled = [await state(stub, n) for n in (62, 500, count + 1)]
@@ -154,8 +166,14 @@ async def test_a_thousand_queued_runs_survive_a_restart_and_begin_in_order(new_n
     assert set(done) == {node_pb2.RUN_STATE_COMPLETE}
     begun = [int(line) for line in (next_node.home / "order").read_text().split()]
     assert sorted(begun) == list(range(62)), "one was begun twice, or never"
-    in_order = [n for n in begun if n > 1]  # the first two held the slots; two write at a time
-    assert all(abs(at - n) <= 3 for at, n in enumerate(in_order, 2)), begun
+    in_order = [n for n in in_order_of_launch(next_node) if n > 1]  # the first two held the slots; two begin at a time
+    assert all(abs(at - n) <= 3 for at, n in enumerate(in_order, 2)), in_order
+
+
+def in_order_of_launch(node: Node) -> list[int]:
+    """The numbers of the runs that were begun. What an agent itself notes is later by as long as the machine lets it wait."""
+    launched = sorted((node.data_dir / "runs").glob(f"*/{LAUNCH}"), key=lambda note: note.stat().st_mtime_ns)
+    return [int(stored_events(note.parent)[0].run_id.removeprefix("q-")) for note in launched]
 
 
 async def place(stub: Any, number: int) -> int:
@@ -201,10 +219,9 @@ async def test_with_one_slot_whoever_sees_a_terminal_can_dispatch_at_once(new_no
 async def test_a_drained_node_takes_nothing_new_and_serves_what_it_has(new_node: NewNode) -> None:
     node = await started(new_node())
     async with NodeClient(node.address) as client, stub_of(node) as stub:
-        followers = await streaming(client, 3)
+        followers = await streaming_at_once(client, node, 3)
         answer = await stub.Drain(node_pb2.DrainRequest())
-        await until(lambda: True)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(WITHIN_S):
             while await client.is_serving():
                 await asyncio.sleep(0.02)
 
@@ -236,7 +253,7 @@ async def test_a_node_that_is_told_to_stop_answers_until_its_runs_have_ended(new
         await long.has(5)
 
         os.kill(node.pid, signal.SIGTERM)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(WITHIN_S):
             while await client.is_serving():
                 await asyncio.sleep(0.02)
         late = asyncio.create_task(read_all(client, followers[0].run_id))
@@ -246,7 +263,7 @@ async def test_a_node_that_is_told_to_stop_answers_until_its_runs_have_ended(new
         await ended([*followers, long])
         attached = await late
 
-        await until(lambda: not node.is_running, 15)
+        await until(lambda: not node.is_running)
     assert refused.value.code == "draining"
     assert (receipt.accepted, long.outcome) == (True, "cancelled")
     assert [follower.outcome for follower in followers] == ["complete"] * 4
@@ -267,17 +284,17 @@ async def test_a_second_signal_cancels_what_still_runs(new_node: NewNode) -> Non
         followers = await streaming(client, 5, LONG)
 
         os.kill(node.pid, signal.SIGTERM)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(WITHIN_S):
             while await client.is_serving():
                 await asyncio.sleep(0.02)
         os.kill(node.pid, signal.SIGTERM)
         await ended(followers)
-        await until(lambda: not node.is_running, 15)
+        await until(lambda: not node.is_running)
 
     assert [(f.outcome, f.events[-1].message) for f in followers] == [
         ("cancelled", "the node was told twice to stop")
     ] * 5
-    await asyncio.to_thread(node.assert_no_agents, 2)
+    await asyncio.to_thread(node.assert_no_agents)
     assert_all_whole(node, followers, "cancelled")
     assert node.stop() == 0
 
@@ -301,12 +318,12 @@ SAYS_WHO = 'echo "$WHO 1"; sleep 1.5; echo "$WHO 2"'
 @pytest.mark.req("NB-12", "NB-13", "NB-14", "RT-32")
 @pytest.mark.parametrize("way", ["signal", "call"])
 async def test_a_refresh_serves_new_runs_and_leaves_running_ones_their_provider(new_node: NewNode, way: str) -> None:
-    node = await started(new_node(agents={**AGENTS, **WHO}))
+    node = await started(new_node(agents={**AGENTS, **WHO}, times={"cancel_grace_s": 10.0}))
     async with NodeClient(node.address) as client, stub_of(node) as stub:
         old = Follower(client, "old", SAYS_WHO, target="who")
-        stopped = Follower(
-            client, "stopped", 'trap "echo $WHO stopped; exit 0" TERM; echo on; sleep 60 & wait', target="who"
-        )
+        # its child is signalled too and may be gone before the shell hears of it
+        waits = 'trap "echo $WHO stopped; exit 0" TERM; echo on; while :; do sleep 60 & wait $!; done'
+        stopped = Follower(client, "stopped", waits, target="who")
         await old.has(2)
         await stopped.has(2)
 
@@ -314,7 +331,7 @@ async def test_a_refresh_serves_new_runs_and_leaves_running_ones_their_provider(
             reconfigure(node, {**AGENTS, "who": shell(env={"WHO": name})})
             if way == "signal":
                 os.kill(node.pid, signal.SIGHUP)
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(WITHIN_S):
                     while await generation(node) < number:
                         await asyncio.sleep(0.02)
             else:
@@ -345,7 +362,7 @@ async def test_an_unusable_file_is_refused_and_the_last_good_one_stays(new_node:
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await stub.ReloadConfig(node_pb2.ReloadConfigRequest())
             assert refused.value.code() in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(WITHIN_S):
             while not any("the last reload was refused" in note for note in (await client.status()).notes):
                 await asyncio.sleep(0.02)
         still = Follower(client, "still", SAYS_WHO, target="who")
@@ -461,11 +478,11 @@ async def test_a_frozen_node_goes_on_where_it_was(new_node: NewNode) -> None:
         await due.has(2)
 
         os.kill(node.pid, signal.SIGSTOP)
-        await asyncio.sleep(3)
-        gone = not [pid for pid, command in node.agent_processes().items() if "iop-demo-agent" in command]
-        os.kill(node.pid, signal.SIGCONT)
+        try:  # the warden keeps the deadline while the node is frozen
+            await until(lambda: not [c for c in node.agent_processes().values() if "iop-demo-agent" in c])
+        finally:
+            os.kill(node.pid, signal.SIGCONT)
         await ended([*followers, due])
 
-    assert gone, "the warden did not keep the deadline while the node was frozen"
     assert ([f.outcome for f in followers], due.outcome) == (["complete"] * 5, "deadline_exceeded")
     assert_all_whole(node, followers)

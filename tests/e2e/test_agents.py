@@ -22,7 +22,7 @@ from node.pb import node_pb2, node_pb2_grpc
 from runtime.events import RuntimeEvent
 from runtime.status import Availability
 from tests.support.catalogs import many, script, text
-from tests.support.nodes import Node, running, wait_until
+from tests.support.nodes import START_S, Node, files_holding, running, wait_until
 from tests.support.runs import begun, follow, refusal, run, words
 
 LIMITS = '{"id":3,"result":{"rateLimits":{"primary":{"usedPercent":0,"windowDurationMins":300,"resetsAt":1796072138}}}}'
@@ -118,9 +118,7 @@ async def test_nothing_of_what_a_cli_printed_is_kept_in_the_data_directory(
     await client.probe_readiness()
     await client.command("broken")
 
-    files = [path for path in agents_node.data_dir.rglob("*") if path.is_file() and "runs" not in path.parts]
-
-    assert [path for path in files if b"canary" in path.read_bytes()] == []
+    assert [path for path in files_holding(agents_node.data_dir, "canary") if "runs" not in path.parts] == []
     assert "canary" not in agents_node.logged()
 
 
@@ -235,11 +233,15 @@ async def test_a_cancelled_run_carries_the_ids(client: NodeClient) -> None:
 
 
 @pytest.mark.req("NB-18", "RT-26", "RT-27", "RT-25", "RT-28", "CAT-38")
-async def test_a_status_is_told_while_every_slot_is_taken_and_no_run_hears_of_it(client: NodeClient) -> None:
-    async with begun(client, "good", "for n in 1 2 3; do echo $n; sleep 0.3; done") as (run_id, events):
+async def test_a_status_is_told_while_every_slot_is_taken_and_no_run_hears_of_it(
+    client: NodeClient, tmp_path: Path
+) -> None:
+    holds = f"echo 1; until [ -e {tmp_path}/go ]; do sleep 0.05; done; echo 2; echo 3"
+    async with begun(client, "good", holds) as (run_id, events):
         with pytest.raises(NodeError, match=r"slot|capacity|runs"):
             await run(client, "good", "echo another")
         answers = [await client.command("good") for _ in range(5)]
+        (tmp_path / "go").touch()
         rest = [event async for event in events]
 
     held = await follow(client.attach(run_id, include_activity=True))
@@ -301,7 +303,7 @@ async def test_the_callers_deadline_ends_the_probe(agents_node: Node, client: No
         await client.command("hanging", within_s=0.7)
 
     assert late.value.status is grpc.StatusCode.DEADLINE_EXCEEDED
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 30, "the CLI hangs for a minute"
     await asyncio.to_thread(wait_until, lambda: probes(agents_node) == [])
 
 
@@ -331,7 +333,7 @@ def test_a_node_does_not_start_with_a_broken_catalog(tmp_path: Path) -> None:
     process = node.launch()
 
     try:
-        assert process.wait(20) == 1
+        assert process.wait(START_S) == 1
     finally:
         process.kill()
         assert process.stdout is not None

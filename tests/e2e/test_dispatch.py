@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -154,7 +155,7 @@ async def test_the_timeout_of_a_request_ends_the_run_as_deadline_exceeded(client
     assert words(events) == ["start", "error"]
     failure = events[-1].failure
     assert failure is not None and (failure.code, failure.retryable) == ("deadline_exceeded", True)
-    assert (events[-1].time_ns - events[0].time_ns) / 1e9 < 3
+    assert (events[-1].time_ns - events[0].time_ns) / 1e9 < 30
 
 
 @pytest.mark.req("RT-24", "E-15")
@@ -163,7 +164,7 @@ async def test_the_tighter_of_two_deadlines_ends_a_foreground_run(node: Node, st
         run_id="outer-deadline", target="demo-agent", input="[[demo:silent]]", timeout=Duration(seconds=60)
     )
     with pytest.raises(Exception, match="DEADLINE_EXCEEDED"):
-        await asyncio.gather(*[_drain(stub.Run(asked, timeout=0.7))])
+        await asyncio.gather(*[_drain(stub.Run(asked, timeout=2))])
 
     found = [e async for e in stub.AttachRun(node_pb2.AttachRunRequest(run_id="outer-deadline"))]
 
@@ -171,10 +172,14 @@ async def test_the_tighter_of_two_deadlines_ends_a_foreground_run(node: Node, st
 
 
 @pytest.mark.req("E-15", "RT-33")
-async def test_the_deadline_of_a_call_ends_only_the_stream_of_a_background_run(node: Node, stub: Stub) -> None:
-    asked = node_pb2.RunRequest(run_id="patient", target="shell", input="sleep 1.2; echo late", background=True)
+async def test_the_deadline_of_a_call_ends_only_the_stream_of_a_background_run(
+    node: Node, stub: Stub, tmp_path: Path
+) -> None:
+    script = f"until [ -e {tmp_path}/go ]; do sleep 0.05; done; echo late"
+    asked = node_pb2.RunRequest(run_id="patient", target="shell", input=script, background=True)
     with pytest.raises(Exception, match="DEADLINE_EXCEEDED"):
-        await _drain(stub.Run(asked, timeout=0.3))
+        await _drain(stub.Run(asked, timeout=1.5))
+    (tmp_path / "go").touch()
 
     found = [e async for e in stub.AttachRun(node_pb2.AttachRunRequest(run_id="patient"))]
 

@@ -10,7 +10,7 @@ import pytest
 
 from node.client import NodeClient
 from tests.support.commands import iop
-from tests.support.nodes import Agent, Node, shell
+from tests.support.nodes import Agent, Node, files_holding, shell
 from tests.support.runs import begun, ending, follow, run, words
 
 CANARY = "canary-5up3r-s3cr3t-0123456789"
@@ -158,8 +158,4 @@ async def test_the_data_directory_is_its_owners_alone(secret_node: Node) -> None
 
 def _holding(directory: Path) -> set[str]:
     """Names of the files in which a canary stands."""
-    found = set()
-    for path in directory.rglob("*"):
-        if path.is_file() and any(one.encode() in path.read_bytes() for one in (CANARY, FILE_CANARY, INHERITED_CANARY)):
-            found.add(path.name)
-    return found
+    return {path.name for path in files_holding(directory, CANARY, FILE_CANARY, INHERITED_CANARY)}

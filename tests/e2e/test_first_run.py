@@ -22,7 +22,7 @@ def test_the_first_run_shows_a_streamed_run_and_leaves_nothing(tmp_path: Path) -
     }  # fmt: skip
     began = time.monotonic()
     done = subprocess.run(
-        [ROOT / "examples" / "first_run.sh"], env=environment, capture_output=True, text=True, check=False, timeout=60
+        [ROOT / "examples" / "first_run.sh"], env=environment, capture_output=True, text=True, check=False, timeout=120
     )
 
     assert done.returncode == 0, done.stderr
@@ -31,5 +31,5 @@ def test_the_first_run_shows_a_streamed_run_and_leaves_nothing(tmp_path: Path) -
     assert lines[2] == "$ iop-node ps --all"
     assert re.match(r"run-[0-9a-f]{32} +complete +demo-agent ", lines[4])
     assert lines[-1].startswith("first run: a node served at 127.0.0.1:")
-    assert time.monotonic() - began < 20, "a quiet machine takes three seconds"
+    assert time.monotonic() - began < 100, "a quiet machine takes three seconds"
     assert list(tmp_path.glob("iop-first-run.*")) == []

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from node.client import NodeClient, NodeError
-from tests.support.nodes import DEMO, Agent, Node, fake, wait_until
+from tests.support.nodes import DEMO, Agent, Node, fake, files_holding, wait_until
 from tests.support.runs import begun, ending, follow, run
 
 CANARY = "mcp-c4n4ry-0123456789"
@@ -60,8 +60,8 @@ async def told(node: Node, target: str, *names: str) -> dict[str, Any]:
 
 def assert_kept_nowhere(node: Node) -> None:
     wait_until(lambda: not list(node.data_dir.glob("runs/*/mcp.json")))  # what is left of a run goes after its terminal
-    holding = [path for path in node.data_dir.rglob("*") if path.is_file() and CANARY.encode() in path.read_bytes()]
-    assert holding == [] and CANARY not in node.logged()
+    assert files_holding(node.data_dir, CANARY) == []
+    assert CANARY not in node.logged()
 
 
 async def test_an_agent_that_reads_a_file_has_it_while_it_runs(mcp_node: Node) -> None:

@@ -21,6 +21,12 @@ from tests.support.runs import BOUND_S, begun, ending, follow, refusal, run, tex
 
 Stub = Any
 
+
+def waiting_for(path: Path, then: str) -> str:
+    """A script that does *then* when *path* is there."""
+    return f"until [ -e {path} ]; do sleep 0.05; done; {then}"
+
+
 TICKS = "for i in $(seq 60); do echo $i; sleep 0.02; done"
 TICKED = "".join(f"{i}\n" for i in range(1, 61))
 
@@ -34,7 +40,7 @@ async def until(client: NodeClient, run_id: str, *states: str) -> str:
 
 
 async def readers(client: NodeClient, count: int) -> None:
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(BOUND_S):
         while (await client.status()).attached_readers != count:
             await asyncio.sleep(0.01)
 
@@ -43,36 +49,47 @@ async def readers(client: NodeClient, count: int) -> None:
 
 
 @pytest.mark.req("RT-33", "NB-16", "PKG-05")
-async def test_a_foreground_run_ends_after_the_grace_when_its_caller_is_gone(node: Node, client: NodeClient) -> None:
-    async with begun(client, "demo-agent", "[[demo:slow]]") as (run_id, _):
-        pass
-    at_once = (await client.get(run_id)).run.state
-    state = await until(client, run_id, "complete", "error", "cancelled")
-    events = await follow(client.attach(run_id))
+async def test_a_foreground_run_ends_after_the_grace_when_its_caller_is_gone(new_node: Callable[..., Node]) -> None:
+    node = new_node(agents={"shell": shell()}, times={"foreground_grace_s": 2}).start()
+    async with NodeClient(node.address) as client:
+        async with begun(client, "shell", "sleep 600") as (run_id, _):
+            pass
+        at_once = (await client.get(run_id)).run.state
+        state = await until(client, run_id, "complete", "error", "cancelled")
+        events = await follow(client.attach(run_id))
 
     assert (at_once, state) == ("running", "cancelled")
-    assert ending(events[-1]) == ("cancelled", "no reader for 0.4 s")
-    node.assert_no_agents(1)
+    assert ending(events[-1]) == ("cancelled", "no reader for 2 s")
+    node.assert_no_agents()
 
 
 @pytest.mark.req("RT-33")
-async def test_coming_back_within_the_grace_keeps_a_foreground_run(client: NodeClient) -> None:
-    async with begun(client, "shell", "sleep 1.2; echo done") as (run_id, _):
-        pass
-    for _ in range(4):
-        await asyncio.sleep(0.2)
-        async with aclosing(client.attach(run_id)) as events:
-            await anext(events)
-    events_in_the_end = await follow(client.attach(run_id))
+async def test_coming_back_within_the_grace_keeps_a_foreground_run(
+    new_node: Callable[..., Node], tmp_path: Path
+) -> None:
+    """Three times, each well within the grace, and together longer than it."""
+    node = new_node(agents={"shell": shell()}, times={"foreground_grace_s": 2.5}).start()
+    async with NodeClient(node.address) as client:
+        async with begun(client, "shell", waiting_for(tmp_path / "go", "echo done")) as (run_id, _):
+            pass
+        for _ in range(3):
+            await asyncio.sleep(1.0)
+            async with aclosing(client.attach(run_id)) as events:
+                await anext(events)
+        (tmp_path / "go").touch()
+        events_in_the_end = await follow(client.attach(run_id))
 
     assert ending(events_in_the_end[-1]) == ("complete", "done\n")
 
 
 @pytest.mark.req("RT-33")
-async def test_one_reader_is_enough(client: NodeClient) -> None:
-    async with begun(client, "shell", "sleep 1; echo done") as (run_id, _):
+async def test_one_reader_is_enough(client: NodeClient, tmp_path: Path) -> None:
+    async with begun(client, "shell", waiting_for(tmp_path / "go", "echo done")) as (run_id, _):
         other = asyncio.create_task(follow(client.attach(run_id)))
         await readers(client, 2)
+    await readers(client, 1)
+    await asyncio.sleep(0.6)  # the grace of the shared node, and a half
+    (tmp_path / "go").touch()
 
     assert ending((await other)[-1]) == ("complete", "done\n")
 
@@ -163,7 +180,7 @@ async def test_a_call_that_is_cancelled_inside_a_write_is_cleaned_up(client: Nod
 async def test_a_reader_that_stops_reading_delays_nobody_and_loses_nothing(node: Node, client: NodeClient) -> None:
     count = 30_000
     before = _resident_kib(node.pid)
-    async with asyncio.timeout(60), grpc.aio.insecure_channel(node.address) as channel:
+    async with asyncio.timeout(200), grpc.aio.insecure_channel(node.address) as channel:
         stub = node_pb2_grpc.NodeServiceStub(channel)  # type: ignore[no-untyped-call]  # generated
         slow = aiter(stub.Run(node_pb2.RunRequest(run_id="firehose", target="firehose", input=str(count))))
         first = await anext(slow)
@@ -175,7 +192,7 @@ async def test_a_reader_that_stops_reading_delays_nobody_and_loses_nothing(node:
         rest = [event async for event in slow]
 
     assert text(fast) == "p" * 400 * count and fast[-1].type == "complete"
-    assert took < 20
+    assert took < 120
     assert ending(other[-1]) == ("complete", "quick\n")
     assert grown < 48 << 10, f"{grown} KiB for about 15 MiB of events"
     assert "".join(event.delta for event in rest) == text(fast)
@@ -189,7 +206,7 @@ async def test_a_reader_that_stops_reading_delays_nobody_and_loses_nothing(node:
 @pytest.mark.req("NB-09")
 async def test_two_readers_of_one_run_see_the_same_events_and_a_late_one_the_missing_tail(client: NodeClient) -> None:
     async with begun(client, "shell", TICKS) as (run_id, events):
-        dropped = await _some(client, run_id, 10)
+        dropped = await _some(client, run_id, 10)  # fewer, if they came merged
         whole = asyncio.create_task(follow(client.attach(run_id)))
         rest = await follow(events)
     tail = await follow(client.attach(run_id, after_sequence=dropped[-1].sequence))
@@ -265,8 +282,14 @@ async def test_events_are_the_same_however_they_are_read(client: NodeClient) -> 
 
 
 async def _some(client: NodeClient, run_id: str, count: int, after: int = 0) -> list[RuntimeEvent]:
+    """The first events beyond *after*, *count* of them if there are as many."""
+    found: list[RuntimeEvent] = []
     async with aclosing(client.attach(run_id, after_sequence=after, include_activity=True)) as events:
-        return [await anext(events) for _ in range(count)]
+        async for event in events:
+            found.append(event)
+            if len(found) == count:
+                break
+    return found
 
 
 def _resident_kib(pid: int) -> int:

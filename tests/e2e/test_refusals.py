@@ -310,7 +310,7 @@ async def test_a_message_over_the_servers_limit_is_refused_by_grpc(node: Node, s
 async def test_of_two_turns_at_the_same_moment_one_executes(client: NodeClient, stub: Stub, tmp_path: Path) -> None:
     asked: dict[str, Any] = {
         "target": "turns",
-        "input": "0.5",
+        "input": "1.5",
         "session_id": "twins",
         "session_mode": CREATE,
         "workspace": str(tmp_path),

@@ -14,7 +14,7 @@ import pytest
 from node.client import NodeClient
 from runtime.events import EventType
 from runtime.types import RunRequest
-from tests.support.nodes import Node, wait_until
+from tests.support.nodes import START_S, STOP_S, Node, wait_until
 
 
 def node_pid(supervisor: int) -> int:
@@ -40,11 +40,11 @@ async def test_a_killed_node_comes_back_and_its_run_ends_once(tmp_path: Path) ->
             [*command, "--data-dir", str(files.data_dir)], stdout=out, stderr=out
         )
     try:
-        wait_until(lambda: "listening" in log.read_text(), 20, log.read_text)
+        wait_until(lambda: "listening" in log.read_text(), START_S, log.read_text)
         first = node_pid(supervisor.pid)
         async with NodeClient(address) as client:
             events = []
-            async for event in client.run(RunRequest(run_id="s1", target="demo-agent", input="[[demo words=100]]")):
+            async for event in client.run(RunRequest(run_id="s1", target="demo-agent", input="[[demo words=250]]")):
                 events.append(event)
                 if len(events) == 5:
                     os.kill(first, signal.SIGKILL)
@@ -54,7 +54,7 @@ async def test_a_killed_node_comes_back_and_its_run_ends_once(tmp_path: Path) ->
             assert (await client.get("s1")).run.recovered
 
         supervisor.send_signal(signal.SIGTERM)
-        assert supervisor.wait(15) == 0
+        assert supervisor.wait(STOP_S) == 0
         assert re.search(r"the node ended \(-9\); starting it again", log.read_text())
     finally:
         supervisor.kill()

@@ -57,7 +57,7 @@ async def started(
 
 
 async def iop(*arguments: str, stdin: bytes = b"", address: str = "") -> Ended:
-    async with asyncio.timeout(30), started(*arguments, stdin=stdin, address=address) as process:
+    async with asyncio.timeout(60), started(*arguments, stdin=stdin, address=address) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         out, err = await asyncio.gather(process.stdout.read(), process.stderr.read())
@@ -198,7 +198,7 @@ async def test_ctrl_c_cancels_a_foreground_run_and_leaves_a_background_run(backg
     options = ["--background"] if background else []
 
     async with (
-        asyncio.timeout(30),
+        asyncio.timeout(60),
         served(node) as address,
         started("run", "--node", address, "--target", "demo", "--run-id", "r1", *options, "x") as process,
     ):
@@ -222,7 +222,7 @@ async def test_a_closed_pipe_ends_the_command_quietly(json_: list[str]) -> None:
     read_end, write_end = os.pipe()
 
     async with (
-        asyncio.timeout(30),
+        asyncio.timeout(60),
         served(node) as address,
         started("run", "--node", address, "--target", "demo", *json_, "x", stdout=write_end) as process,
     ):
@@ -338,7 +338,7 @@ async def test_show_lists_the_events() -> None:
 async def test_status_and_capabilities_show_the_node() -> None:
     node = ScriptedNode("a")
 
-    status, capabilities = await ask(node, "status", "--wait", "5"), await ask(node, "capabilities", "--json")
+    status, capabilities = await ask(node, "status", "--wait", "20"), await ask(node, "capabilities", "--json")
 
     assert status.code == Exit.DONE
     assert "a note" in status.out
@@ -353,7 +353,7 @@ async def test_status_waits_for_a_node_that_is_not_there_yet() -> None:
     async with served(node) as address:
         pass
 
-    async with asyncio.timeout(30), started("status", "--wait", "20", "--node", address, "--json") as process:
+    async with asyncio.timeout(60), started("status", "--wait", "20", "--node", address, "--json") as process:
         await asyncio.sleep(1)  # long enough for it to have asked in vain; shorter only makes the test weaker
         async with served(node, address=address):
             assert await process.wait() == Exit.DONE

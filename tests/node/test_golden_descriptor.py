@@ -58,7 +58,7 @@ def _of_message(message: DescriptorProto, path: str) -> Iterator[tuple[str, Any]
 def breaking(proto: Path) -> subprocess.CompletedProcess[str]:
     buf = Path(sys.executable).with_name("buf")
     return subprocess.run(
-        [buf, "breaking", proto, "--against", GOLDEN], capture_output=True, text=True, check=False, timeout=60
+        [buf, "breaking", proto, "--against", GOLDEN], capture_output=True, text=True, check=False, timeout=200
     )
 
 

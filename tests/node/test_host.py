@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,28 +16,21 @@ from node.config import load_config
 from node.host import Host, open_host
 from node.server import serving
 from providers.keeper.client import clear_append_only
-from providers.keeper.process_tree import all_processes
 from runtime.events import RuntimeEvent
 from runtime.failure import FailureError
 from runtime.readers import Reader
 from runtime.types import RunRequest
-from tests.support.nodes import catalog_of, shell
+from tests.support.nodes import catalog_of, end_keepers, shell
 from tests.support.runs import follow, told
 
-BOUND_S = 20.0
+BOUND_S = 60.0
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Iterator[Path]:
     directory = tmp_path / "data"
     yield directory
-    for pid in all_processes():
-        try:
-            command = Path(f"/proc/{pid}/cmdline").read_bytes()
-        except OSError:
-            continue
-        if os.fsencode(directory) + b"/keeper-" in command:
-            os.kill(pid, signal.SIGKILL)
+    end_keepers(directory)
     for output in directory.glob("runs/*/stdout"):
         clear_append_only(output)
 

@@ -105,14 +105,14 @@ async def test_a_node_that_cannot_take_up_its_runs_ends_with_the_reason() -> Non
     host: Any = SimpleNamespace(recovery=asyncio.create_task(fails()))
 
     with pytest.raises(serve.RecoveryFailed, match="earlier runs cannot be taken up: disk I/O error"):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await serve._while_recovered(host, asyncio.Event().wait())  # type: ignore[arg-type]  # ends when told
 
 
 async def test_a_node_is_stopped_while_it_takes_up_its_runs() -> None:
     host: Any = SimpleNamespace(recovery=asyncio.create_task(asyncio.sleep(60)))
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await serve._while_recovered(host, asyncio.sleep(0))
     host.recovery.cancel()
 
@@ -126,7 +126,7 @@ async def test_a_reload_that_stumbles_keeps_the_node_up(caplog: pytest.LogCaptur
     coming.put_nowait(signal.SIGHUP)
     coming.put_nowait(signal.SIGTERM)
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await serve._until_told(host, coming)
 
     assert "configuration not reloaded" in caplog.text

@@ -47,7 +47,7 @@ class Shell:
 
     def run(self, program: str, *arguments: str) -> Ended:
         done = subprocess.run(
-            [_SCRIPTS / program, *arguments], env=self.env, cwd=self.root, capture_output=True, text=True, timeout=60,
+            [_SCRIPTS / program, *arguments], env=self.env, cwd=self.root, capture_output=True, text=True, timeout=200,
             stdin=subprocess.DEVNULL, check=False,
         )  # fmt: skip
         return Ended(code=done.returncode, out=done.stdout, err=done.stderr)

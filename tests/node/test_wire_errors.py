@@ -151,7 +151,7 @@ async def serving(behave: Behave, *, streams: bool = False) -> AsyncIterator[Any
 
 
 async def failing(behave: Behave, request: bytes = b"", *, streams: bool = False) -> grpc.aio.AioRpcError:
-    async with serving(behave, streams=streams) as call, asyncio.timeout(10):
+    async with serving(behave, streams=streams) as call, asyncio.timeout(60):
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             if streams:
                 async for _ in call(request):
@@ -248,7 +248,7 @@ async def test_the_cancellation_of_the_call_passes_through(streams: bool) -> Non
             ended.set()
         return b""
 
-    async with serving(wait, streams=streams) as method, asyncio.timeout(10):
+    async with serving(wait, streams=streams) as method, asyncio.timeout(60):
         call = method(b"")
         reading = asyncio.ensure_future(call.read() if streams else call)
         await began.wait()
@@ -272,7 +272,7 @@ async def test_a_generator_is_finished_in_its_own_frame_when_its_reader_leaves()
         finally:
             finished.set()
 
-    async with serving(flood, streams=True) as method, asyncio.timeout(10):
+    async with serving(flood, streams=True) as method, asyncio.timeout(60):
         call = method(b"")
         await call.read()
         call.cancel()
@@ -322,7 +322,7 @@ async def test_services_of_others_work_under_the_guard() -> None:
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
-        async with asyncio.timeout(10), grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        async with asyncio.timeout(60), grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
             state = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
             question = reflection_pb2.ServerReflectionRequest(list_services="")
             call = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(iter([question]))

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -49,7 +48,7 @@ class Demo:
         if resumed_id:
             arguments = (*arguments, "--resume", resumed_id)
         process = self.start(prompt, *arguments)
-        stdout, stderr = process.communicate(timeout=30)
+        stdout, stderr = process.communicate(timeout=60)
         return Told(process.returncode, stdout, stderr.decode(), resumed_id)
 
 
@@ -199,7 +198,7 @@ def test_an_interrupt_ends_the_turn_as_with_claude(demo: Demo) -> None:
     assert process.stdout is not None
     first = process.stdout.readline()
     process.send_signal(signal.SIGINT)
-    rest, _ = process.communicate(timeout=10)
+    rest, _ = process.communicate(timeout=60)
 
     told = Told(process.returncode, first + rest, "", None)
     assert (told.code, told.failure_code) == (0, FailureCode.INTERRUPTED)
@@ -221,7 +220,7 @@ def test_a_stubborn_agent_and_its_child_outlive_term_and_int(demo: Demo) -> None
     finally:
         os.kill(child, signal.SIGKILL)
         process.kill()
-        process.communicate(timeout=10)
+        process.communicate(timeout=60)
 
 
 def test_a_lingering_agent_has_said_everything(demo: Demo) -> None:
@@ -232,7 +231,7 @@ def test_a_lingering_agent_has_said_everything(demo: Demo) -> None:
     assert json.loads(last)["result"] == "turn 1: alpha"
     assert process.poll() is None
     process.kill()
-    process.communicate(timeout=10)
+    process.communicate(timeout=60)
 
 
 @pytest.mark.parametrize(
@@ -254,17 +253,21 @@ def test_bad_use_is_refused_in_one_sentence(demo: Demo, prompt: str, arguments: 
 
 
 def test_it_starts_fast(demo: Demo) -> None:
-    """Measured beside a bare interpreter: the imports of the agent may cost what one tenth of a second is on a slow day."""
+    """Time of the processor beside a bare interpreter's, so that a busy machine changes nothing: the imports of the agent
+    cost a hundredth of a second or two, several times that on a slow machine.
+    """
     bare = min(seconds([sys.executable, "-c", "pass"]) for _ in range(3))
     agent = min(seconds([*demo.argv, "--version"], demo.environment) for _ in range(3))
 
-    assert agent < bare + 0.15
+    assert agent < bare + 0.3
 
 
 def seconds(argv: list[str], environment: dict[str, str] | None = None) -> float:
-    begun = time.monotonic()
+    """The time of the processor that a run of *argv* takes."""
+    begun = os.times()
     subprocess.run(argv, env=environment, check=True, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
-    return time.monotonic() - begun
+    ended = os.times()
+    return ended.children_user + ended.children_system - begun.children_user - begun.children_system
 
 
 def children_of(pid: int) -> list[int]:

@@ -6,7 +6,7 @@ import pytest
 
 from runtime.cancellation import first_of, to_the_end
 
-PATIENCE_S = 5.0
+PATIENCE_S = 30.0
 
 
 class Work:

@@ -42,13 +42,13 @@ def question(request_id: str = "q1", tool: str = "Bash") -> PermissionRequest:
 async def test_an_answer_reaches_the_agent_and_is_on_disk_before(tmp_path: Path) -> None:
     desk, shown = PermissionDesk(tmp_path, PermissionRules()), Shown()
     asked = asyncio.create_task(desk.ask(question(), shown))
-    await asyncio.wait_for(shown.sign.wait(), 5)
+    await asyncio.wait_for(shown.sign.wait(), 30)
     assert desk.open_requests == ("q1",)
     assert shown[0].expires_at_ns > 0
 
     await desk.respond("q1", "allow", message="go on")
     stored = read_answers(tmp_path / ANSWERS)
-    answer = await asyncio.wait_for(asked, 5)
+    answer = await asyncio.wait_for(asked, 30)
 
     assert [answer] == stored
     assert (answer.decision, answer.by, answer.message) == (Decision.ALLOW, "caller", "go on")
@@ -80,7 +80,7 @@ async def test_rules_decide_without_asking_and_deny_wins(tmp_path: Path) -> None
 async def test_a_restarted_host_gives_the_same_answer_without_asking_again(tmp_path: Path) -> None:
     before, shown = PermissionDesk(tmp_path, PermissionRules()), Shown()
     asked = asyncio.create_task(before.ask(question(), shown))
-    await asyncio.wait_for(shown.sign.wait(), 5)
+    await asyncio.wait_for(shown.sign.wait(), 30)
     await before.respond("q1", "deny")
     await asked
     with open(tmp_path / ANSWERS, "a", encoding="utf-8") as torn:
@@ -95,7 +95,7 @@ async def test_a_restarted_host_gives_the_same_answer_without_asking_again(tmp_p
 async def test_several_questions_are_open_at_once_and_answered_in_any_order(tmp_path: Path) -> None:
     desk, shown = PermissionDesk(tmp_path, PermissionRules()), Shown()
     asked = [asyncio.create_task(desk.ask(question(f"q{n}"), shown)) for n in range(3)]
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while len(shown) < 3:
             shown.sign.clear()
             await shown.sign.wait()
@@ -125,7 +125,7 @@ async def test_an_answer_whose_giver_leaves_meanwhile_still_reaches_the_agent(
 
     def slow(path: Path, answer: Answer) -> None:
         writing.set()
-        assert go_on.wait(10)
+        assert go_on.wait(30)
         append(path, answer)
 
     monkeypatch.setattr(permissions, "_append", slow)
@@ -134,12 +134,12 @@ async def test_an_answer_whose_giver_leaves_meanwhile_still_reaches_the_agent(
     await asyncio.sleep(0)
 
     giving = asyncio.create_task(desk.respond("q1", "allow"))
-    await asyncio.to_thread(writing.wait, 10)
+    await asyncio.to_thread(writing.wait, 30)
     giving.cancel()
     await asyncio.sleep(0)
     go_on.set()
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         assert (await asking).decision is Decision.ALLOW
     with pytest.raises(asyncio.CancelledError):
         await giving

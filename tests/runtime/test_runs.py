@@ -616,19 +616,17 @@ async def outlives_its_time(ctx: RunContext, spec: ExecutionSpec, sink: EventSin
 )  # fmt: skip
 async def test_every_end_frees_everything_exactly_once(data: Path, script: Any, word: str) -> None:
     provider = Agent(script)
+    timeout = timedelta(seconds=0.02 if script is outlives_its_time else 60)
     async with open_host(data, provider, max_concurrent_runs=2) as host:
         held = host.runs.capacity.take(adapter="a", target="t", target_limit=0)  # a second release would free this one
-        events = await run_to_end(host, turn(run_id="r1", timeout=timedelta(seconds=0.02)))
+        events = await run_to_end(host, turn(run_id="r1", timeout=timeout))
         await until_settled(host)
 
         assert words(events) == word
         assert (host.runs.capacity.in_use, host.runs.readers) == (1, 0)
         assert (await host.runs.get("r1")).state.is_terminal
         held.release()
-        assert (
-            words(await run_to_end(host, turn(run_id="r2", mode="require_existing", timeout=timedelta(seconds=0.02))))
-            == word
-        )
+        assert words(await run_to_end(host, turn(run_id="r2", mode="require_existing", timeout=timeout))) == word
     assert provider.closed == 1
 
 
@@ -934,7 +932,7 @@ async def test_a_hundred_readers_that_left_cost_nothing(data: Path) -> None:
                     await waiting
 
         assert (host.runs.readers, host.runs.live["local", "r1"].feed._waiters) == (0, [])
-        assert len(asyncio.all_tasks()) == tasks
+        assert len(asyncio.all_tasks()) <= tasks
         gate.open.set()
         assert words(await read_all(await host.runs.attach("r1"))) == "sdC"
 
@@ -1272,7 +1270,8 @@ async def test_runs_are_listed_newest_first_page_by_page_with_their_present_stat
                 await read_all(reader)
                 async with asyncio.timeout(PATIENCE_S):
                     while host.runs.live:
-                        await asyncio.sleep(0.001)  # and so that no two are accepted in one millisecond
+                        await asyncio.sleep(0.001)
+                await asyncio.sleep(0.002)  # so that no two are accepted in one millisecond
         await within(gate.reached.wait())
         await host.runs.dispatch(request(run_id="x"), principal="other")
 
@@ -1329,6 +1328,8 @@ async def test_readers_that_the_host_sends_away_abandon_no_run(data: Path, leavi
         if leaving:
             host.runs.leave()
         reader.close()
+        if not leaving:
+            await within(ctx.stopped())
         await asyncio.sleep(0.05)
 
         assert (ctx.stop is None) is leaving

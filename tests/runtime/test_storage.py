@@ -51,7 +51,7 @@ def test_another_process_is_refused_and_a_dead_one_is_not_in_the_way(tmp_path: P
     with pytest.raises(DataDirectoryInUse), open_storage(tmp_path):
         pass
     holder.kill()
-    holder.communicate(timeout=10)
+    holder.communicate(timeout=60)
 
     with open_storage(tmp_path) as storage:
         assert storage.generation == 2
@@ -80,7 +80,7 @@ def test_the_lock_is_not_inherited(tmp_path: Path) -> None:
         child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
     with open(tmp_path / "lock", "rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    child.communicate(timeout=10)
+    child.communicate(timeout=60)
 
 
 def test_removing_a_run_makes_it_removable_first(tmp_path: Path) -> None:

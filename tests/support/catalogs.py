@@ -23,8 +23,8 @@ BASE: Content = {
 """The smallest catalog; copy it with :func:`content`."""
 
 PROBED: Content = {
-    "version": {"args": ["--version"], "timeout_s": 5},
-    "auth": {"args": ["auth"], "ready": "^Logged in", "unauthenticated": "^Not logged in", "timeout_s": 5},
+    "version": {"args": ["--version"], "timeout_s": 30},
+    "auth": {"args": ["auth"], "ready": "^Logged in", "unauthenticated": "^Not logged in", "timeout_s": 30},
 }
 """The probes of a provider whose script is a :func:`cli`."""
 

@@ -20,7 +20,7 @@ class Ended:
     err: str
 
 
-async def iop(node: Node, *arguments: str, stdin: bytes = b"", within_s: float = 30) -> Ended:
+async def iop(node: Node, *arguments: str, stdin: bytes = b"", within_s: float = 60) -> Ended:
     """``iop-node`` with *arguments*, told where *node* is."""
     process = await asyncio.create_subprocess_exec(
         str(PROGRAM), *arguments, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from node.client import NodeClient, NodeError
+from providers.keeper.client import read_owner
 from runtime.events import RuntimeEvent
 from runtime.types import RunRequest
 from tests.support.books import directory_of, outcome_of
 
-WITHIN_S = 30.0
+WITHIN_S = 60.0
 
 
 class Follower:
@@ -53,6 +56,40 @@ class Follower:
         return directory_of(directories, self.run_id)
 
 
+class Frozen:
+    """Agents that stand still, so that what is done meanwhile finds them in mid-answer however slow the machine is.
+
+    In the block they are frozen one by one; at its end all of them go on.
+    """
+
+    def __init__(self) -> None:
+        self._pids: list[int] = []
+
+    def __enter__(self) -> Frozen:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.go_on()
+
+    async def freeze(self, directory: Path) -> int:
+        """Stop the agent of the run in *directory*; its pid. It has begun, and must not have ended."""
+        await until(lambda: read_owner(directory) is not None)
+        owner = read_owner(directory)
+        assert owner is not None
+        os.kill(owner.pid, signal.SIGSTOP)
+        self._pids.append(owner.pid)
+        return owner.pid
+
+    def go_on(self) -> None:
+        """Let them all go on; repeating does nothing."""
+        pids, self._pids = self._pids, []
+        for pid in pids:
+            try:
+                os.kill(pid, signal.SIGCONT)
+            except ProcessLookupError:
+                pass
+
+
 async def until(is_so: Callable[[], object], within_s: float = WITHIN_S) -> None:
     """Return when *is_so* holds."""
     async with asyncio.timeout(within_s):
@@ -70,7 +107,7 @@ def can_mount() -> bool:
     """Whether this user may mount a small file system here."""
     try:
         probe = ["unshare", "--mount", "mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", "/mnt"]
-        return subprocess.run(probe, capture_output=True, check=False, timeout=10).returncode == 0
+        return subprocess.run(probe, capture_output=True, check=False, timeout=30).returncode == 0
     except (OSError, subprocess.TimeoutExpired):
         return False
 
@@ -80,11 +117,11 @@ def small_disk(at: Path, megabytes: int) -> Iterator[Path]:
     """A file system of that size at *at*, made and removed again."""
     at.mkdir(parents=True, exist_ok=True)
     options = f"size={megabytes}m,mode=0700"
-    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(at)], check=True, timeout=10)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(at)], check=True, timeout=30)
     try:
         yield at
     finally:
-        subprocess.run(["umount", "--lazy", str(at)], check=True, timeout=10)
+        subprocess.run(["umount", "--lazy", str(at)], check=True, timeout=30)
 
 
 def fill(directory: Path, *, leaving: int = 0) -> Path:
@@ -102,7 +139,5 @@ def fill(directory: Path, *, leaving: int = 0) -> Path:
 
 
 def _free(directory: Path) -> int:
-    import os
-
     found = os.statvfs(directory)
     return found.f_bavail * found.f_frsize

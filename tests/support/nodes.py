@@ -31,9 +31,10 @@ _SYSTEM_PYTHON = "/usr/bin/python3"
 SHELL = ("/bin/sh", "-s")
 """An agent whose prompt is the script it executes."""
 
-START_S = 20.0
-STOP_S = 15.0
-GONE_S = 10.0
+START_S = 60.0
+STOP_S = 30.0
+GONE_S = 30.0
+"""Bounds of waits, for a machine that is slow and busy; none of them takes as long where all is well."""
 
 _SCRIPTS = Path(sys.executable).parent
 _PYTHONPATH = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
@@ -258,7 +259,7 @@ class Node:
             self.kill()
         finally:
             for pid in [*self.own_processes(), *self.agent_processes()]:
-                _kill(pid)
+                kill(pid)
             wait_until(lambda: not self.own_processes() and not self.agent_processes(), GONE_S)
             for directory in [*self.run_directories(), *self.warm_directories()]:
                 clear_append_only(directory / "stdout")
@@ -274,6 +275,19 @@ def running(root: Path, **options: Any) -> Iterator[Node]:
         assert node.stop() == 0, node.logged()
     finally:
         node.close()
+
+
+def files_holding(directory: Path, *words: str) -> list[Path]:
+    """The files below *directory* in which one of *words* stands; a node may make and remove files meanwhile."""
+    found = []
+    for path in directory.rglob("*"):
+        try:
+            data = path.read_bytes() if path.is_file() else b""
+        except FileNotFoundError:
+            continue
+        if any(word.encode() in data for word in words):
+            found.append(path)
+    return found
 
 
 def wait_until(
@@ -297,7 +311,15 @@ def _processes() -> Iterator[tuple[int, str, bytes]]:
             yield int(name), command.replace(b"\0", b" ").decode(errors="replace").strip(), env
 
 
-def _kill(pid: int) -> None:
+def end_keepers(data_dir: Path) -> None:
+    """Kill the keepers and wardens of *data_dir*, some of which may be leaving by themselves."""
+    mark = f"{data_dir}/keeper-"
+    for pid in [pid for pid, command, _ in _processes() if mark in command]:
+        kill(pid)
+
+
+def kill(pid: int) -> None:
+    """SIGKILL, to a process that may have ended since it was found."""
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:

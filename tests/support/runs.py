@@ -14,7 +14,7 @@ from node.client import NodeClient
 from runtime.events import RuntimeEvent
 from runtime.types import RunRequest
 
-BOUND_S = 30.0
+BOUND_S = 60.0
 
 
 async def run(client: NodeClient, target: str, prompt: str = "", **fields: Any) -> list[RuntimeEvent]:

@@ -91,7 +91,7 @@ async def server() -> AsyncIterator[ModelServer]:
 
 
 def _fetch(request: Request) -> bytes:
-    with urlopen(request, timeout=10) as response:
+    with urlopen(request, timeout=60) as response:
         answer: bytes = response.read()
         return answer
 

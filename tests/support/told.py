@@ -13,7 +13,7 @@ from runtime.events import Draft
 from runtime.provider import RunContext
 from runtime.types import ExecutionSpec
 
-BOUND_S = 20.0
+BOUND_S = 60.0
 
 Make = Callable[..., CliProvider]
 """Makes a provider of a dialect; the rest are members of its profile."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from providers.catalog.probes import Prober
 from providers.keeper.client import open_keeper
 from providers.keeper.process_tree import all_processes
 from tests.support.catalogs import loaded
+from tests.support.nodes import end_keepers
 
 Discover = Callable[..., Discovery]
 
@@ -47,13 +47,7 @@ def data_dir(tmp_path: Path) -> Iterator[Path]:
     directory = tmp_path / "data"
     directory.mkdir(mode=0o700)
     yield directory
-    for pid in all_processes():
-        try:
-            command = Path(f"/proc/{pid}/cmdline").read_bytes()
-        except OSError:
-            continue
-        if os.fsencode(directory) + b"/keeper-" in command:
-            os.kill(pid, signal.SIGKILL)
+    end_keepers(directory)
 
 
 @pytest.fixture

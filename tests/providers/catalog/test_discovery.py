@@ -19,6 +19,7 @@ from providers.catalog.readiness import DIAGNOSTIC_LIMIT, Readiness, ReadinessRe
 from providers.cli.environment import SecretSource
 from runtime.failure import Conflict, NotFound
 from tests.support.catalogs import PROBED, calls, cli, content, loaded, many, script
+from tests.support.hosts import PATIENCE_S
 
 Discover = Callable[..., Discovery]
 
@@ -121,7 +122,7 @@ async def test_any_other_answer_about_the_login_is_an_error(discover: Discover, 
 async def test_a_model_is_a_whole_line_of_the_list(discover: Discover, clis: Path, models: str, readiness: str) -> None:
     cli(clis, "alpha-cli", models=models)
 
-    assert (await only(discover, models={"args": ["models"], "timeout_s": 5})).readiness == readiness
+    assert (await only(discover, models={"args": ["models"], "timeout_s": 30})).readiness == readiness
 
 
 @pytest.mark.req("CAT-11")
@@ -233,7 +234,7 @@ async def test_a_probe_that_hangs_is_ended_with_its_children_and_is_no_answer(
     found = await only(discover, **QUICK, models={"args": ["models"], "timeout_s": 0.5})
 
     assert (found.readiness, "gave no answer within 0.5 s" in found.detail) == ("probe_error", True)
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 30
     assert probe_processes() == []
 
 
@@ -255,7 +256,7 @@ async def test_a_question_in_a_probe_is_an_error_that_quotes_it(discover: Discov
     )
     cli(clis, "alpha-cli", version=asks)
 
-    found = await only(discover, **QUICK)
+    found = await only(discover, version={"args": ["--version"], "timeout_s": 3})
 
     assert (found.readiness, found.diagnostic) == ("probe_error", "Is this a folder you trust?")
 
@@ -278,7 +279,7 @@ async def test_a_pattern_that_never_ends_is_bounded_when_it_is_matched(discover:
     found = await only(discover, auth={"args": ["auth"], "ready": "(a+)+$"})
 
     assert (found.readiness, "could not be matched within 2 s" in found.detail) == ("probe_error", True)
-    assert time.monotonic() - began < 6
+    assert time.monotonic() - began < 30
 
 
 @pytest.mark.req("CAT-27", "BAN-11")
@@ -291,7 +292,7 @@ async def test_a_cancelled_discovery_leaves_no_process_and_no_result(
     script(clis, "alpha-cli", "echo 1.4.2; sleep 60")
 
     probing = asyncio.create_task(discovery.probe())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while not probe_processes():
             await asyncio.sleep(0.01)
     probing.cancel()
@@ -329,22 +330,21 @@ async def test_the_clock_may_go_back_and_the_time_of_a_result_does_not(discover:
     assert (first.taken_at, second.taken_at - first.taken_at) == (datetime(2026, 1, 2, tzinfo=UTC), timedelta())
 
 
-async def test_a_whole_catalog_takes_as_long_as_its_slowest_probe(discover: Discover, clis: Path) -> None:
+async def test_a_whole_catalog_takes_as_long_as_its_slowest_probe(
+    discover: Discover, clis: Path, tmp_path: Path
+) -> None:
+    """Each probe answers when all of them have begun, so that none waits for the answer of another."""
     names = [f"cli{number}" for number in range(7)]
+    (met := tmp_path / "met").mkdir()
+    come, all_here = f'touch "{met}/$(basename "$0")-$1"', f'[ "$(ls {met} | wc -l)" -eq {3 * len(names)} ]'
+    meet = f"{come}; until {all_here}; do sleep 0.2; done; "
     for name in names:
-        cli(
-            clis, f"{name}-cli", version="sleep 1; echo 1.0", auth="sleep 1; echo Logged in", models="sleep 1; echo one"
-        )
-    discovery = discover(many(**{name: {"models": {"args": ["models"]}} for name in names}))
-    took = []
+        cli(clis, f"{name}-cli", version=f"{meet}echo 1.0", auth=f"{meet}echo Logged in", models=f"{meet}echo one")
+    models = {"models": {"args": ["models"], "timeout_s": 30}}
 
-    for _ in range(3):  # the machine may be busy with other tests: the best try is the program's own
-        began = time.monotonic()
-        found = await discovery.probe()
-        took.append(time.monotonic() - began)
-        assert {result.readiness for result in found} == {Readiness.READY}
+    found = await discover(many(**dict.fromkeys(names, models))).probe()
 
-    assert min(took) < 2.0
+    assert {result.readiness for result in found} == {Readiness.READY}
 
 
 # --- sharing, choosing, replacing
@@ -472,15 +472,16 @@ async def test_another_catalog_forgets_what_was_found_with_the_old_one(discover:
 async def test_a_catalog_replaced_during_a_probe_is_not_mixed_with_it(
     discover: Discover, clis: Path, probe_processes: Callable[[], list[int]]
 ) -> None:
-    cli(clis, "alpha-cli", version="sleep 0.5; echo 1.0")
+    cli(clis, "alpha-cli", version=f"until [ -e {clis}/go ]; do sleep 0.05; done; echo 1.0")
     discovery = discover(content(provider=PROBED))
     probing = asyncio.create_task(discovery.probe())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while not probe_processes():
             await asyncio.sleep(0.01)
     other = loaded(content(provider=PROBED, profile={"args": ["-x"]}))
 
     discovery.adopt(other, build_profiles(other, {}), catalog_hash=catalog_hash(other))
+    (clis / "go").touch()
 
     with pytest.raises(Conflict, match="probe again"):
         await probing
@@ -514,7 +515,7 @@ async def test_what_an_earlier_host_was_asking_is_ended_and_removed(
     """As after a crash: the one who asked is gone, the CLI is not."""
     hangs = script(clis, "hangs", "sleep 60 & sleep 60")
     asking = asyncio.create_task(prober.run((str(hangs),), env=inherited, timeout_s=60))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while len(probe_processes()) < 3:
             await asyncio.sleep(0.01)
     (data_dir / "probes" / "00000000000000000000000000").mkdir()
@@ -531,11 +532,11 @@ async def test_an_input_stays_open_until_the_answer_is_there(
     prober: Prober, clis: Path, inherited: dict[str, str], probe_processes: Callable[[], list[int]]
 ) -> None:
     """Some CLIs leave at the end of their input, before they have answered."""
-    leaves = script(clis, "leaves", "read -r line; (sleep 0.3; echo answer) & cat; kill $!")
+    leaves = script(clis, "leaves", "read -r line; (sleep 2; echo answer) & cat; kill $!")
 
-    closed = await prober.run((str(leaves),), env=inherited, timeout_s=5, stdin=b"question\n")
+    closed = await prober.run((str(leaves),), env=inherited, timeout_s=30, stdin=b"question\n")
     held = await prober.run(
-        (str(leaves),), env=inherited, timeout_s=5, stdin=b"question\n", has_answered=lambda said: b"answer" in said
+        (str(leaves),), env=inherited, timeout_s=30, stdin=b"question\n", has_answered=lambda said: b"answer" in said
     )
 
     assert (closed.ended, closed.stdout) == (Ended.EXITED, b"")

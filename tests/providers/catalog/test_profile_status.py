@@ -26,7 +26,7 @@ LIMITS = (
     '{"id":3,"result":{"rateLimits":{"primary":{"usedPercent":0,"windowDurationMins":300,"resetsAt":1796072138},'
     '"secondary":null}}}'
 )
-STATUS = {"format": "codex_rate_limits", "args": ["status"], "input": ['{"id":3}'], "timeout_s": 2}
+STATUS = {"format": "codex_rate_limits", "args": ["status"], "input": ['{"id":3}'], "timeout_s": 30}
 IDS = {"provider_id": "alpha", "model_id": "alpha-one", "profile_id": "alpha-main"}
 
 Commands = Callable[..., tuple[ProfileCommands, Discovery]]
@@ -114,7 +114,7 @@ async def test_a_status_that_fails_is_a_typed_error_and_no_fallback(
     commands: Commands, clis: Path, probe_processes: Callable[[], list[int]], script: str, error: type[Exception]
 ) -> None:
     cli(clis, "alpha-cli", status=script)
-    handler, discovery = commands(status={**STATUS, "timeout_s": 0.5})
+    handler, discovery = commands(status={**STATUS, "timeout_s": 0.5 if script == "sleep 60" else 30})
     await discovery.probe()
 
     with pytest.raises(error) as failed:
@@ -127,7 +127,7 @@ async def test_a_status_that_fails_is_a_typed_error_and_no_fallback(
 @pytest.mark.req("CAT-38")
 async def test_a_cli_that_answers_and_stays_has_answered(commands: Commands, clis: Path) -> None:
     cli(clis, "alpha-cli", status=f"echo '{LIMITS}'; sleep 60")
-    handler, _ = commands(status={**STATUS, "timeout_s": 0.5})
+    handler, _ = commands(status=STATUS)
 
     assert (await handler.status()).availability is Availability.REPORTED
 

@@ -16,10 +16,10 @@ from providers.cli.provider import CliProvider
 from providers.cli.tail import open_tail
 from providers.cli.warm_processes import open_warm_processes
 from providers.keeper.client import clear_append_only, end_orphans, open_keeper
-from providers.keeper.process_tree import all_processes
 from runtime.config import RuntimeConfig
 from runtime.keys import new_ulid
 from runtime.provider import RunContext
+from tests.support.nodes import end_keepers
 from tests.support.told import Context, Make
 
 
@@ -35,13 +35,7 @@ async def machinery(tmp_path: Path) -> AsyncIterator[Machinery]:
         open_warm_processes(data, keeper, limit=1, idle_s=60.0) as warm,
     ):
         yield Machinery(keeper=keeper, tail=tail, warm=warm, config=config, inherited=inherited)
-    for pid in all_processes():
-        try:
-            command = Path(f"/proc/{pid}/cmdline").read_bytes()
-        except OSError:
-            continue
-        if os.fsencode(data) + b"/keeper-" in command:
-            os.kill(pid, 9)
+    end_keepers(data)
     for directory in (*(data / "runs").iterdir(), *(data / "processes").iterdir()):
         assert end_orphans(directory.name).left == 0
         if (directory / "stdout").exists():

@@ -11,6 +11,7 @@ import pytest
 
 from providers.cli.warm_processes import RECYCLE_BYTES, Revision, WarmProcess, WarmProcesses, open_warm_processes
 from providers.keeper.client import Keeper, WardenLink
+from tests.support.hosts import PATIENCE_S
 
 REVISION = Revision(public="a", secret="b")
 
@@ -66,9 +67,12 @@ def idle(warm: WarmProcesses, session: str, **more: Any) -> WarmProcess:
     return process
 
 
-async def settled() -> None:
-    for _ in range(50):
-        await asyncio.sleep(0.002)
+async def settled(warm: WarmProcesses) -> None:
+    """Until what was to be closed is closed: a directory is removed in a thread."""
+    await asyncio.sleep(0)
+    async with asyncio.timeout(PATIENCE_S):
+        while warm._closing:
+            await asyncio.sleep(0.002)
 
 
 async def test_a_session_gets_its_own_idle_process(warm: WarmProcesses) -> None:
@@ -103,7 +107,7 @@ async def test_a_crashed_process_is_forgotten(warm: WarmProcesses) -> None:
     process = idle(warm, "a")
 
     cast(FakeLink, process.link).end()
-    await settled()
+    await settled(warm)
 
     assert warm.idle == [] and not process.directory.exists()
     assert await warm.take("a", REVISION) is None
@@ -114,7 +118,7 @@ async def test_the_longest_unused_is_evicted_and_a_busy_one_never(warm: WarmProc
     old, new = idle(warm, "old"), idle(warm, "new")
 
     busy(warm, "more")
-    await settled()
+    await settled(warm)
 
     assert warm.idle == [new] and not old.directory.exists()
     assert working.directory.exists()
@@ -125,7 +129,7 @@ async def test_beyond_the_limit_a_process_does_not_outlive_its_turn(warm: WarmPr
 
     for process in working:
         warm.give_back(process)
-    await settled()
+    await settled(warm)
 
     assert len(warm.idle) == 3
 
@@ -135,7 +139,7 @@ async def test_a_process_that_printed_too_much_is_recycled(warm: WarmProcesses) 
     process.printed_bytes = RECYCLE_BYTES + 1
 
     warm.give_back(process)
-    await settled()
+    await settled(warm)
 
     assert warm.idle == [] and cast(FakeLink, process.link).calls == ["close_input", "close"]
 
@@ -143,13 +147,18 @@ async def test_a_process_that_printed_too_much_is_recycled(warm: WarmProcesses) 
 async def test_idle_processes_are_closed_after_a_while(tmp_path: Path) -> None:
     async with open_warm_processes(tmp_path, cast(Keeper, None), limit=3, idle_s=0.05) as warm:
         idle(warm, "a")
-        await asyncio.sleep(0.02)
         later = idle(warm, "b")
-        await asyncio.sleep(0.045)
+        later.used_at += 3600  # as if its turn were over much later
 
+        async with asyncio.timeout(PATIENCE_S):
+            while len(warm.idle) == 2:
+                await asyncio.sleep(0.005)
         assert warm.idle == [later]
-        await asyncio.sleep(0.06)
-        assert warm.idle == []
+        later.used_at -= 3600
+        idle(warm, "c")  # the timer looks at all of them again
+        async with asyncio.timeout(PATIENCE_S):
+            while warm.idle:
+                await asyncio.sleep(0.005)
 
 
 async def test_a_session_keeps_one_process(warm: WarmProcesses) -> None:
@@ -158,7 +167,7 @@ async def test_a_session_keeps_one_process(warm: WarmProcesses) -> None:
 
     warm.give_back(first)
     warm.give_back(second)
-    await settled()
+    await settled(warm)
 
     assert warm.idle == [second] and not first.directory.exists()
 
@@ -183,7 +192,8 @@ async def test_a_session_that_is_ended_waits_for_its_turn_to_give_the_process_ba
     """The turn has told its end by then, so the host holds the session for free."""
     process = busy(warm, "a")
     ending = asyncio.create_task(warm.end_session("a"))
-    await settled()
+    await settled(warm)
+    assert not ending.done()
 
     warm.give_back(process)
     await ending

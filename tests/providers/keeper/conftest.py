@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -16,6 +15,7 @@ import pytest
 
 from providers.keeper.client import Keeper, SpawnRequest, WardenLink, clear_append_only, end_orphans, open_keeper
 from providers.keeper.process_tree import all_processes, read_process
+from tests.support.nodes import end_keepers
 from tests.support.wardens import (
     Changes,
     ChildrenOf,
@@ -31,7 +31,7 @@ from tests.support.wardens import (
 )
 
 PROGRAMS = Path(__file__).parent / "programs"
-WAIT_S = 15.0
+WAIT_S = 60.0
 
 
 @pytest.fixture
@@ -44,13 +44,7 @@ def data_dir(tmp_path: Path) -> Iterator[Path]:
 
 
 def end_everything_below(directory: Path) -> None:
-    for process in all_processes().values():
-        try:
-            command = Path(f"/proc/{process.pid}/cmdline").read_bytes()
-        except OSError:
-            continue
-        if os.fsencode(directory) + b"/keeper-" in command:
-            os.kill(process.pid, signal.SIGKILL)
+    end_keepers(directory)
     for run in directory.iterdir():
         if (run / "stdout").exists():
             assert end_orphans(run.name).left == 0

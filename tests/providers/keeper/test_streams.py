@@ -35,7 +35,7 @@ async def test_stderr_is_kept_whole_while_it_is_small(spawn: Spawn) -> None:
 async def test_a_flood_on_stderr_blocks_nothing_and_is_bounded(spawn: Spawn) -> None:
     link = await spawn("floods.py", "stderr", "2")
 
-    assert await link.wait_gone(20)
+    assert await link.wait_gone(60)
     kept = (link.directory / "stderr").read_bytes()
     assert link.exit is not None and link.exit.stderr_bytes == 2 << 20
     assert (link.directory / "stdout").read_bytes() == b"done\n"
@@ -61,7 +61,7 @@ async def test_too_much_output_freezes_and_ends_the_run(spawn: Spawn) -> None:
     link = await spawn("/bin/bash", "-c", "yes 'a line of a flood'", output_bytes=1 << 20)
     link.on_change(lambda: told.append((link.limit, link.gone)))
 
-    assert await link.wait_gone(20)
+    assert await link.wait_gone(60)
 
     assert told[0] == ("output_limit", False)
     assert link.exit == ExitRecord(code=None, signal=9, stopped="output_limit", killed=True, stderr_bytes=0)
@@ -72,7 +72,7 @@ async def test_a_full_disk_ends_only_the_run_that_prints(spawn: Spawn, printed: 
     silent = await spawn("/bin/sleep", "300", **full)
     loud = await spawn("/bin/bash", "-c", "while :; do echo x; sleep 0.01; done", **full)
 
-    assert await loud.wait_gone(20)
+    assert await loud.wait_gone(60)
 
     assert (loud.limit, silent.limit) == ("storage_full", None)
     assert loud.exit is not None and loud.exit.stopped == "storage_full"
@@ -139,7 +139,7 @@ def _python_of_a_normal_user() -> str:
                 extra_groups=[],
                 check=True,
                 cwd="/",
-                timeout=20,
+                timeout=60,
             )
         except (OSError, subprocess.CalledProcessError):
             continue
@@ -158,6 +158,6 @@ def _run_as_nobody(python: str, directory: Path, *argv: str) -> list[dict[str, o
         stdin=subprocess.DEVNULL,
         capture_output=True,
         check=True,
-        timeout=30,
+        timeout=60,
     )
     return [json.loads(line) for line in shown.stdout.splitlines()]

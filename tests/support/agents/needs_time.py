@@ -1,4 +1,4 @@
-"""On SIGTERM it needs a second to leave things in order; a second SIGTERM changes nothing."""
+"""On SIGTERM it needs two seconds to leave things in order; a second SIGTERM changes nothing."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ import time
 
 def stop(number: int, frame: object) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    time.sleep(1.0)
+    time.sleep(2.0)
     with open("clean.txt", "w") as file:
         file.write("clean\n")
     sys.exit(0)

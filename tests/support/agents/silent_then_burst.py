@@ -1,10 +1,10 @@
-"""Says nothing for a second, then the whole run in one write."""
+"""Says nothing for as many seconds as the prompt says, then the whole run in one write."""
 
 import json
 import sys
 import time
 
-time.sleep(1.0)
+time.sleep(float(sys.stdin.read()))
 rows: list[dict[str, object]] = [{"type": "system", "subtype": "init", "session_id": "sess-1"}]
 for number in range(298):
     content = [{"type": "text", "text": str(number)}]
