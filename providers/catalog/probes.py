@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from providers.cli.run_files import STDERR, STDIN, STDOUT, create_output
+from providers.cli.run_files import STDERR, STDOUT, create_output, open_input
 from providers.keeper.client import (
     Keeper,
     KeeperUnavailable,
@@ -156,10 +156,8 @@ class Prober:
 @contextmanager
 def _input(directory: Path, question: _Question) -> Iterator[int]:
     """The input, open for reading: a file that ends, or a pipe that ends with this block."""
-    path = directory / STDIN
     if question.has_answered is None:
-        path.write_bytes(question.stdin)
-        reading, writing = os.open(path, os.O_RDONLY | os.O_CLOEXEC), None
+        reading, writing = open_input(question.stdin.decode()), None
     else:
         reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         os.write(writing, question.stdin[:_PIPE_BYTES])

@@ -35,11 +35,11 @@ from providers.cli.run_files import (
     LAUNCH,
     STDERR,
     STDOUT,
-    discard_input,
+    discard_secrets,
+    open_input,
     read_note,
     read_slice,
     stderr_tail,
-    write_input,
 )
 from providers.keeper.client import (
     WardenLink,
@@ -121,7 +121,7 @@ class CliProvider:
         try:
             link = await self._spawn(hand_servers(self.profile, launch, ctx.directory), ctx, spec, redact, facts)
         except (FailureError, OSError):  # nobody will read it; a node that ends meanwhile leaves it to the next
-            discard_input(ctx.directory)
+            discard_secrets(ctx.directory)
             raise
         return link, launch.command.resumed_id, facts
 
@@ -130,7 +130,7 @@ class CliProvider:
     ) -> WardenLink:
         assert ctx.directory is not None
         note_launch(ctx.directory, launch, redact, facts)
-        stdin_fd = write_input(ctx.directory, prompt_text(self.profile, spec.input))
+        stdin_fd = open_input(prompt_text(self.profile, spec.input))
         try:
             return await spawn(
                 self._machinery, launch, ctx.directory, output_bytes=self._machinery.config.output_bytes,

@@ -14,6 +14,7 @@ into the run's ``stdout``.
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -25,7 +26,7 @@ from providers.cli.dialect import Noise
 from providers.keeper.client import clear_append_only
 from runtime.redact import Redactor, clip
 
-STDIN, STDOUT, STDERR = "stdin", "stdout", "stderr"
+STDOUT, STDERR = "stdout", "stderr"
 MCP_CONFIG = "mcp.json"
 LAUNCH, DIAGNOSTICS, SLICE, INTERRUPT = "launch.json", "diagnostics.json", "slice.json", "interrupt"
 STDERR_TAIL_BYTES = 8 * 1024
@@ -49,11 +50,15 @@ def _create(path: Path) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o400)
 
 
-def write_input(directory: Path, text: str) -> int:
-    """Store the prompt and open it for reading."""
-    fd = os.open(directory / STDIN, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+def open_input(text: str) -> int:
+    """The prompt as a file that ends, open at its beginning; it is nowhere on the disk, and nobody can change it.
+
+    It lives as long as a process has it open. A node that finds an unbegun run makes it anew from the request.
+    """
+    fd = os.memfd_create("prompt", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     with open(fd, "wb", closefd=False) as file:
         file.write(text.encode("utf-8", "replace"))
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE)
     os.lseek(fd, 0, os.SEEK_SET)
     return fd
 
@@ -68,9 +73,8 @@ def write_mcp_config(directory: Path, content: bytes) -> Path:
     return path
 
 
-def discard_input(directory: Path) -> None:
-    """The prompt is needed no more, nor what else the agent read."""
-    (directory / STDIN).unlink(missing_ok=True)
+def discard_secrets(directory: Path) -> None:
+    """What the agent was told of its MCP servers is needed no more."""
     (directory / MCP_CONFIG).unlink(missing_ok=True)
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from providers.cli.drivers.followed import Followed, stopped
 from providers.cli.drivers.reading import Reading
-from providers.cli.run_files import STDOUT, Diagnostics, discard_input
+from providers.cli.run_files import STDOUT, Diagnostics, discard_secrets
 from runtime.events import start
 
 LEFTOVERS_S = 3.0
@@ -42,7 +42,7 @@ class OneShot(Followed):
             await self._conclude(diagnostics)
         except Exception:  # the host could not take an event, a full disk: nobody else would end the process
             await self._leave_nothing()
-            discard_input(self.directory)
+            discard_secrets(self.directory)
             raise
         finally:
             os.close(fd)
@@ -56,7 +56,7 @@ class OneShot(Followed):
         stop = self.ctx.stop  # one that comes later did not end the run
         await self.sink.emit([terminal])
         await self._leave_nothing()
-        discard_input(self.directory)
+        discard_secrets(self.directory)
         if stop is not None:
             raise stopped(stop)
 

@@ -25,7 +25,7 @@ from providers.cli.mcp import (
     codex_environment,
     readable_secrets,
 )
-from providers.cli.run_files import discard_input
+from providers.cli.run_files import discard_secrets
 from runtime.failure import FailureCode, InvalidRequest
 
 CANARY = "c4nary-value"
@@ -73,7 +73,7 @@ def test_claude_is_told_by_a_file_of_its_own(tmp_path: Path) -> None:
         }
     }
     claude_arguments(tmp_path, known("files"))  # an attempt that never began left one
-    discard_input(tmp_path)
+    discard_secrets(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 

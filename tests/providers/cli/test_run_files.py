@@ -15,10 +15,9 @@ from providers.cli.run_files import (
     LAUNCH,
     Diagnostics,
     create_output,
-    discard_input,
+    open_input,
     read_note,
     stderr_tail,
-    write_input,
     write_launch,
 )
 from providers.keeper.client import clear_append_only
@@ -54,17 +53,20 @@ def test_an_output_that_an_attempt_before_left_is_replaced(directory: Path) -> N
     assert (directory / "stdout").read_bytes() == b""
 
 
-def test_the_prompt_is_read_from_its_beginning_and_is_its_owners_alone(directory: Path) -> None:
-    os.close(write_input(directory, "a longer prompt of an attempt before"))
-    fd = write_input(directory, "grüße \ud800")
-    read = os.read(fd, 100)
-    mode = stat.S_IMODE(os.fstat(fd).st_mode) & 0o077
-    os.close(fd)
-    discard_input(directory)
-    discard_input(directory)
+def test_the_prompt_is_a_file_that_ends_and_that_nobody_changes() -> None:
+    """Not even the agent, which has it as its stdin: others look there for what it was asked."""
+    fd = open_input("grüße \ud800")
+    try:
+        read, found = os.read(fd, 100), os.fstat(fd)
+        with pytest.raises(PermissionError):
+            os.pwrite(fd, b"x", 0)
+        with pytest.raises(PermissionError):
+            os.ftruncate(fd, 0)
+    finally:
+        os.close(fd)
 
-    assert (read, mode) == ("grüße ?".encode(), 0)
-    assert not (directory / "stdin").exists()
+    assert read == "grüße ?".encode()
+    assert (stat.S_ISREG(found.st_mode), found.st_nlink) == (True, 0)
 
 
 @pytest.mark.req("E-10")
