@@ -44,6 +44,12 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
         re.compile(r"\b(?:10\.\d{1,3}|192\.168|169\.254|172\.(?:1[6-9]|2\d|3[01]))\.\d{1,3}\.\d{1,3}(?::\d+)?\b"),
         "[private host]",
     ),
+    (
+        re.compile(
+            r"(?i)\[?\b(?:f[cd][0-9a-f]{2}|fe[89ab][0-9a-f]):(?:[0-9a-f]{0,4}:)+[0-9a-f]{1,4}\b(?:\](?::\d+)?)?"
+        ),
+        "[private host]",
+    ),
     (re.compile(r"(?i)\b[a-z0-9][a-z0-9.-]*\.(?:internal|local|lan|corp|intranet)\b(?::\d+)?"), "[private host]"),
 )
 
@@ -87,6 +93,11 @@ class Redactor:
             text = pattern.sub(MASK, text)
         return scrub(text)
 
+    def of_clipped(self, text: str) -> str:
+        """*text*, which :func:`clip` may have cut: what may be the beginning of a known secret before its mark goes too."""
+        clean = self(text)
+        return f"{self._without_begin(clean[:-1])}…" if clean.endswith("…") else clean
+
     def diagnostic(self, data: bytes, limit: int = 2048, *, is_cut: bool = False) -> str:
         """The redacted tail of raw output as text, for a person: bad bytes replaced, at most *limit* characters.
 
@@ -101,6 +112,14 @@ class Redactor:
             for begin in range(1, len(form) - 3):
                 if text.startswith(form[begin:]):
                     return MASK + text[len(form) - begin :]
+        return text
+
+    def _without_begin(self, text: str) -> str:
+        """*text* without an end that is the beginning of a known secret."""
+        for form in self._forms:
+            for end in range(len(form) - 1, 3, -1):
+                if text.endswith(form[:end]):
+                    return text[: len(text) - end] + MASK
         return text
 
 

@@ -188,7 +188,9 @@ class Diagnostics:
     def note(self, noise: Noise) -> None:
         self.counts[noise.kind] += 1
         if len(self._samples) < _SAMPLES:
-            self._samples.append({"kind": noise.kind, "detail": clip(self._redact(noise.detail), _SAMPLE_CHARS)})
+            self._samples.append(
+                {"kind": noise.kind, "detail": clip(self._redact.of_clipped(noise.detail), _SAMPLE_CHARS)}
+            )
 
     def store(self, directory: Path) -> None:
         """Leave them beside the run; nothing is written for a run without any."""

@@ -26,6 +26,7 @@ from runtime.redact import MASK, Redactor, clip, scrub
         ("password=correcthorse battery", f"password={MASK} battery"),
         ("at 192.168.7.9:8080 and 172.16.0.1", "at [private host] and [private host]"),
         ("db.prod.internal:5432 refused", "[private host] refused"),
+        ("connect to [fd12:3456::1]:443 and fe80::1", "connect to [private host] and [private host]"),
         ("-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----", MASK),
         ("-----BEGIN PRIVATE KEY-----\nMIIE and cut", MASK),
     ],
@@ -37,7 +38,8 @@ def test_what_looks_like_a_secret_goes_and_the_rest_stays(text: str, clean: str)
 @pytest.mark.parametrize(
     "text",
     [
-        "the bearer of news", "see https://example.com/a@b", "8.8.8.8 answered", "version 10.1", "a task, then a risk",
+        "the bearer of news", "feed:beef", "at 12:34:56", "fc: not found", "2001:db8::1 answered", "std::fd00::x",
+        "see https://example.com/a@b", "8.8.8.8 answered", "version 10.1", "a task, then a risk",
         "token", "secretary = x", "mail bob@example.com", "Grüße 日本",
     ],
 )  # fmt: skip
@@ -120,7 +122,7 @@ def test_re_02_base64_cannot_be_read_back(before: bytes, after: bytes, encode: C
     assert "ss+wor" not in base64.b64decode(whole).decode("latin-1")
 
 
-@pytest.mark.req("CAT-32")
+@pytest.mark.req("CAT-32", "FAIL-08")
 @pytest.mark.parametrize(
     "form", [quote("p%40ss+word/1234", safe=""), quote("p%40ss+word/1234", safe="").lower(), '"p%40ss+word/1234"']
 )
@@ -128,7 +130,7 @@ def test_re_02_percent_and_json_forms_are_masked(form: str) -> None:
     assert Redactor(["p%40ss+word/1234"])(f"x={form}&y") in {f"x={MASK}&y", f'x="{MASK}"&y'}
 
 
-@pytest.mark.req("CAT-33")
+@pytest.mark.req("CAT-33", "FAIL-08")
 def test_a_secret_wrapped_over_lines_or_cut_in_the_middle_is_masked() -> None:
     secret = "correct-horse-battery-staple"
     redact = Redactor([secret])
@@ -136,6 +138,19 @@ def test_a_secret_wrapped_over_lines_or_cut_in_the_middle_is_masked() -> None:
     assert redact("key: correct-horse-\n    battery-staple.") == f"key: {MASK}."
     assert redact.diagnostic(b"battery-staple was refused", is_cut=True) == f"{MASK} was refused"
     assert redact.diagnostic(b"battery-staple was refused") == "battery-staple was refused"
+
+
+@pytest.mark.req("FAIL-08")
+@pytest.mark.parametrize("kept", [5, 9, 12])
+@pytest.mark.parametrize(
+    "form", ["correct horse", "correct%20horse", "correct+horse", base64.b64encode(b"correct horse").decode()]
+)
+def test_a_text_that_was_cut_does_not_end_in_half_a_known_secret(form: str, kept: int) -> None:
+    redact = Redactor(["correct horse"])
+    cut = clip(f"the key {form} was refused", len("the key ") + kept + 1)
+
+    assert redact.of_clipped(cut) == f"the key {MASK}…"
+    assert redact.of_clipped("that is correct") == "that is correct", "a whole text ends as it says"
 
 
 @pytest.mark.req("FAIL-08")

@@ -7,8 +7,10 @@ reason of its own, an output that was cut from outside, a process that nobody ca
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import msgspec
 
 from providers.cli.dialect import Decoder, ProcessEnd
 from providers.cli.framing import Framing
@@ -64,6 +66,13 @@ class Followed:
 
     def terminal(self, diagnostics: Diagnostics) -> Draft:
         """The terminal by evidence: the dialect's rule, unless the process was ended for a reason of ours before it."""
+        terminal = self._judged(diagnostics)
+        if terminal.failure is None:
+            return terminal
+        failure = without_secrets(terminal.failure, self.redact)
+        return msgspec.structs.replace(terminal, text=failure.message, failure=failure)
+
+    def _judged(self, diagnostics: Diagnostics) -> Draft:
         end, record = self.process_end(), self.exit
         if self.decoder.has_ended:
             return self.decoder.conclude(end)
@@ -91,6 +100,12 @@ class Followed:
         """The warden was killed and cannot end its tree: whatever carries the process's marker is ours to end."""
         await asyncio.to_thread(end_orphans, self.directory.name)
         clear_append_only(self.directory / STDOUT)
+
+
+def without_secrets(failure: Failure, redact: Redactor) -> Failure:
+    """*failure* without the secrets that the agent was given: its own words about an error may repeat them."""
+    facts = {name: redact.of_clipped(value) for name, value in failure.metadata.items()}
+    return replace(failure, message=redact.of_clipped(failure.message), metadata=facts)
 
 
 def stopped(stop: Stop) -> FailureError:

@@ -6,7 +6,7 @@ import asyncio
 import os
 
 from providers.cli.dialect import Line, Opening, ProcessEnd, State, process_failure
-from providers.cli.drivers.followed import stopped
+from providers.cli.drivers.followed import stopped, without_secrets
 from providers.cli.framing import Framing
 from providers.cli.run_files import STDOUT, stderr_tail
 from providers.cli.tail import Tail
@@ -65,7 +65,7 @@ async def _converse(
 
 def _check(process: WarmProcess, opening: Opening, ctx: RunContext, redact: Redactor) -> None:
     if opening.failure is not None:
-        raise FailureError.of(opening.failure)
+        raise FailureError.of(without_secrets(opening.failure, redact))
     if ctx.stop is not None:
         raise stopped(ctx.stop)
     if (record := process.link.exit) is not None or process.link.is_over:

@@ -9,7 +9,7 @@ import pytest
 from providers.catalog.identity import without_identity
 
 
-@pytest.mark.req("CAT-32")
+@pytest.mark.req("CAT-32", "FAIL-08")
 @pytest.mark.parametrize(
     "text",
     [

@@ -235,6 +235,52 @@ async def test_secrets_are_given_to_the_child_and_hidden_from_everybody_else(
         await provider(secrets={"KEY": SecretSource(env="NOT_THERE")}).execute(context(), spec("", tmp_path), Told())
 
 
+@pytest.mark.req("FAIL-08")
+@pytest.mark.parametrize("before", [0, 4085], ids=["short", "cut"])
+async def test_what_an_agent_says_of_its_failure_holds_no_secret_of_its_own(
+    provider: Make, context: Context, tmp_path: Path, before: int
+) -> None:
+    """The secret looks like nothing, and the failure is told on stdout, where the agent's words are its own."""
+    made = provider("claude_stream_json", secrets={"KEY": SecretSource(env="TOKEN")})
+    result = '{"type":"result","subtype":"success","is_error":true,"result":"%s key %s is wrong","session_id":"s"}\\n'
+    padding = f"$(printf '%{before}s' '' | tr ' ' x)"
+
+    await made.execute(context(), spec(f'printf \'{result}\' "{padding}" "$KEY"', tmp_path), told := Told())
+
+    failure = told.drafts[-1].failure
+    assert failure is not None and "key [reda" in failure.message
+    assert "s3cr" not in f"{told.drafts}"
+
+
+@pytest.mark.req("FAIL-08")
+async def test_an_opening_that_fails_holds_no_secret(provider: Make, context: Context, tmp_path: Path) -> None:
+    script = 'read line; printf \'{"id":1,"error":{"message":"key %s is wrong"}}\\n\' "$KEY"; sleep 60'
+    made = provider(
+        "codex_app_server", mode="session", command=("/bin/sh", "-c", script),
+        secrets={"KEY": SecretSource(env="TOKEN")},
+    )  # fmt: skip
+
+    with pytest.raises(FailureError) as raised:
+        await made.execute(context(), spec("hello", tmp_path), Told())
+
+    assert raised.value.failure.message == "key [redacted] is wrong"
+
+
+@pytest.mark.req("FAIL-08")
+async def test_a_secret_that_came_in_pieces_is_gone_as_a_whole(
+    provider: Make, context: Context, tmp_path: Path
+) -> None:
+    """On stderr as the agent flushes it, and broken over lines."""
+    script = 'printf s3cr3t- >&2; sleep 0.2; printf "value; s3cr\\n   3t-value" >&2; exit 9'
+
+    made = provider(secrets={"KEY": SecretSource(env="TOKEN")})
+    await made.execute(context(), spec(script, tmp_path), told := Told())
+
+    failure = told.drafts[-1].failure
+    assert failure is not None
+    assert failure.message == "the agent failed (exit code 9); stderr: [redacted]; [redacted]"
+
+
 @pytest.mark.req("E-1")
 @pytest.mark.parametrize("kind", ["workspace", "binary"])
 async def test_what_cannot_start_says_which_of_two_causes_it_was(

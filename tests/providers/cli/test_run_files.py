@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from providers.cli.dialect import Noise
+from providers.cli.json_lines import NOISE_LIMIT, noise
 from providers.cli.run_files import (
     DIAGNOSTICS,
     LAUNCH,
+    STDERR_TAIL_BYTES,
     Diagnostics,
     create_output,
     open_input,
@@ -80,6 +82,26 @@ def test_a_launch_is_noted_redacted_with_names_of_variables_only(directory: Path
         "argv": ["/bin/agent", "--key", "[redacted]"], "cwd": "/w", "env": ["MY_TOKEN", "PATH"], "resumed_id": "n-1",
         "start_facts": {"session_history": "not_resumed"},
     }  # fmt: skip
+
+
+@pytest.mark.req("FAIL-08")
+def test_a_secret_across_the_beginning_of_the_tail_is_gone_as_a_whole(directory: Path) -> None:
+    secret = b"correct-horse-battery"
+    said = b"x" * 100 + secret + b" was refused;".ljust(STDERR_TAIL_BYTES - 10)
+    (directory / "stderr").write_bytes(said)
+
+    tail = stderr_tail(directory, Redactor([secret.decode()]), limit=STDERR_TAIL_BYTES)
+
+    assert tail == "[redacted] was refused;"
+
+
+@pytest.mark.req("FAIL-08")
+def test_a_sample_that_was_cut_holds_no_half_of_a_secret(directory: Path) -> None:
+    diagnostics = Diagnostics(Redactor(["correct-horse-battery"]))
+    diagnostics.note(noise("not_json", "x" * (NOISE_LIMIT - 10) + " correct-horse-battery"))
+    diagnostics.store(directory)
+
+    assert "correct" not in (directory / DIAGNOSTICS).read_text()
 
 
 def test_the_tail_of_stderr_is_redacted_and_bounded(directory: Path) -> None:
