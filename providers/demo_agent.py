@@ -457,6 +457,8 @@ def shell(command: str) -> tuple[str, int]:
     import signal
     import subprocess
 
+    noted: list[int] = []  # an interrupt while the child is being made would leave it behind
+    before = signal.signal(signal.SIGINT, lambda number, frame: noted.append(number))
     child = subprocess.Popen(
         ["/bin/sh", "-c", command],
         stdin=subprocess.DEVNULL,
@@ -465,6 +467,9 @@ def shell(command: str) -> tuple[str, int]:
         start_new_session=True,
     )
     try:
+        signal.signal(signal.SIGINT, before)
+        if noted:
+            raise KeyboardInterrupt
         printed, _ = child.communicate()
     except KeyboardInterrupt:
         os.killpg(child.pid, signal.SIGKILL)

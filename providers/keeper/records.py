@@ -35,7 +35,8 @@ class ExitRecord:
 
     ``stopped`` is the reason of the stop that ended it (the node's word, ``deadline``, ``output_limit``,
     ``storage_full``), None when it ended by itself. ``killed`` tells that the grace was not enough. ``unread`` are the keys
-    of messages to its stdin that were in the pipe, and of which it has read nothing.
+    of messages to its stdin that were in the pipe, and of which it has read nothing; ``taken`` are the last ones that were in
+    the pipe whole, None without a pipe, and from a warden that does not tell.
     """
 
     code: int | None
@@ -44,6 +45,11 @@ class ExitRecord:
     killed: bool
     stderr_bytes: int
     unread: tuple[str, ...] = ()
+    taken: tuple[str, ...] | None = None
+
+    def never_had(self, key: str) -> bool:
+        """Whether the child, as far as is told, had nothing of the message *key*, which was among the last ones sent."""
+        return key in self.unread or (self.taken is not None and key not in self.taken)
 
 
 def read_owner(directory: Path) -> Owner | None:
@@ -107,6 +113,7 @@ def exit_from(values: dict[str, Any]) -> ExitRecord:
         killed=bool(values["killed"]),
         stderr_bytes=int(values["stderr_bytes"]),
         unread=tuple(map(str, values.get("unread", ()))),
+        taken=None if (taken := values.get("taken")) is None else tuple(map(str, taken)),
     )
 
 

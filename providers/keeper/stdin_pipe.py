@@ -21,6 +21,7 @@ from providers.keeper.protocol import Frame, Kind
 LIMIT_BYTES = 16 << 20
 """Accepted and not yet in the pipe, what has arrived of the next message included."""
 KEYS_KEPT = 1024
+KEYS_TOLD = 16
 PIPE_LIMIT_BYTES = 1 << 20
 """No pipe of an ordinary user holds more; messages older than that were read."""
 
@@ -45,7 +46,7 @@ class StdinPipe:
     """The writing end, and what is to be written. ``descriptor`` is -1 once it is closed.
 
     ``unread`` are the keys of messages that were whole in the pipe when the child ended, and of which it had read
-    nothing: they were never executed.
+    nothing: they were never executed. ``taken`` are the last keys of messages that got whole into the pipe.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -57,6 +58,10 @@ class StdinPipe:
         self._is_ending = False
         self._written: deque[tuple[str, int]] = deque()
         self.unread: list[str] = []
+
+    @property
+    def taken(self) -> list[str]:
+        return [key for key, is_written in self._accepted.items() if is_written][-KEYS_TOLD:]
 
     @property
     def is_waiting(self) -> bool:

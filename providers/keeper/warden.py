@@ -352,6 +352,7 @@ class Warden:
             "killed": self._ending.was_killed if self._ending is not None else False,
             "stderr_bytes": self._stderr_file.total_bytes,
             "unread": [] if self._stdin is None else self._stdin.unread,
+            "taken": None if self._stdin is None else self._stdin.taken,
             "ended_boot_s": ended_boot_s,
             "ended_at": ended_at,
         }

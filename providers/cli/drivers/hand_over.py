@@ -25,7 +25,7 @@ from providers.cli.drivers.fresh import Beginning
 from providers.cli.profile import Profile
 from providers.cli.run_files import STDOUT, Slice, line_start, write_slice
 from providers.cli.warm_processes import WarmProcess
-from providers.keeper.client import InputRefusal, InputRefused
+from providers.keeper.client import InputRefusal, InputRefused, read_exit
 from runtime.clock import boot_time_s
 from runtime.failure import FailureCode, FailureError
 from runtime.provider import RunContext
@@ -58,7 +58,7 @@ class HandOver:
             return None
         await asyncio.to_thread(write_slice, asked.run_directory, part)
         answer = self._send(asked.ctx, asked.spec, process, part, heard)
-        return part if answer is not None and await _is_taken(asked.ctx, answer) else None
+        return part if answer is not None and await _is_taken(asked.ctx, process, answer) else None
 
     async def to_fresh(self, asked: Asked, process: WarmProcess, begins: Beginning) -> Slice:
         """Give the turn to a *process* that was just opened; whether it takes it, its output will tell."""
@@ -127,14 +127,23 @@ def _present(process: WarmProcess) -> int:
         os.close(fd)
 
 
-async def _is_taken(ctx: RunContext, answer: asyncio.Future[None]) -> bool:
-    """False when the process is gone and has nothing of the turn."""
+async def _is_taken(ctx: RunContext, process: WarmProcess, answer: asyncio.Future[None]) -> bool:
+    """False when the process is gone and has nothing of the turn.
+
+    A warden that was leaving when the turn was sent answers no more, but has told what its process had.
+    """
     stopped = asyncio.create_task(ctx.stopped())
     waits: list[asyncio.Future[Any]] = [answer, stopped]
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     stopped.cancel()
     problem = answer.exception() if answer.done() else None
-    return not (isinstance(problem, InputRefused) and problem.written == 0)
+    if not isinstance(problem, InputRefused):
+        return True
+    if problem.written is not None:
+        return problem.written != 0
+    assert ctx.directory is not None
+    record = process.link.exit or read_exit(process.directory)
+    return record is None or not record.never_had(ctx.directory.name)
 
 
 def _end_if_deaf(process: WarmProcess, answer: asyncio.Future[None]) -> None:

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -132,7 +133,20 @@ async def test_what_was_in_the_pipe_and_never_read_is_told_with_the_exit(
     assert await link.wait_gone(10)
     assert link.exit is not None and set(link.exit.unread) == {"second", "third"}
     record = read_exit(link.directory)
-    assert record is not None and record.unread == link.exit.unread
+    assert record is not None and (record.unread, record.taken) == (link.exit.unread, ("first", "second", "third"))
+    assert [key for key in ("first", "second", "never sent") if record.never_had(key)] == ["second", "never sent"]
+    assert not replace(record, taken=None).never_had("never sent"), "an older warden does not tell"
+
+
+async def test_of_many_messages_the_last_are_told_with_the_exit(warm: Warm) -> None:
+    link = await warm("/bin/cat")
+    for number in range(40):
+        await link.send_input(b"x\n", key=f"m{number}")
+
+    link.stop(**TERM)
+
+    assert await link.wait_gone(10)
+    assert link.exit is not None and link.exit.taken == tuple(f"m{number}" for number in range(24, 40))
 
 
 async def test_a_child_that_is_gone_is_told_with_nothing_written(warm: Warm, until: Until) -> None:
