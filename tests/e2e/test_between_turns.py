@@ -44,7 +44,7 @@ def let_go(workspace: Path) -> None:
 
 @pytest.fixture
 def node(new_node: NewNode) -> Node:
-    return new_node(agents=AGENTS, times={"silence_timeout_s": 5.0}).start()
+    return new_node(agents=AGENTS, times={"silence_timeout_s": 30.0}).start()
 
 
 @pytest.mark.parametrize("language", DIALECTS)
@@ -68,7 +68,7 @@ async def test_what_is_asked_between_two_turns_is_refused_before_the_second(
 async def test_what_is_asked_between_the_opening_and_the_first_turn_is_refused(
     new_node: NewNode, tmp_path: Path, language: str
 ) -> None:
-    node = new_node(agents={language: agent(language, "early")}, times={"silence_timeout_s": 5.0}).start()
+    node = new_node(agents={language: agent(language, "early")}, times={"silence_timeout_s": 30.0}).start()
 
     async with NodeClient(node.address) as client, asyncio.timeout(BOUND_S):
         first = await say(client, language, "and?", tmp_path)

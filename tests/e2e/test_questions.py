@@ -24,7 +24,7 @@ TALK = Agent(command=DEMO, dialect="claude_session", args=("--input-format", "st
 FORMS = fake("acp_agent.py", dialect="acp", **_SESSION)
 AGENTS = {"talk": TALK, "undecided": TALK, "hasty-talk": TALK, "forms": FORMS, "hasty-forms": FORMS}
 SETTINGS: dict[str, Any] = {
-    "times": {"cancel_grace_s": 2.0},
+    "times": {"cancel_grace_s": 8.0},
     "profiles": {
         "talk": {"permissions": {"allow": ["Ask*"], "deny": ["*"]}},  # about tools: a question is asked all the same
         "hasty-talk": {"permissions": {"patience_s": 0.2}},

@@ -21,7 +21,8 @@ TALK = Agent(
     args=["--input-format", "stream-json"], resume_args=["--input-format", "stream-json", "--resume", "{{session}}"],
 )  # fmt: skip
 RESUMES = Agent(command=DEMO, mode="resumable", verbs=["queue"], resume_args=["--resume", "{{session}}"])
-LONG, SHORT = "[[demo words=40 delay_ms=40]]", "[[demo words=3 delay_ms=1]]"
+MANY = 80
+LONG, SHORT = f"[[demo words={MANY} delay_ms=40]]", "[[demo words=3 delay_ms=1]]"
 NAMED = {"session_id": "s", "session_mode": "create_if_missing"}
 
 
@@ -32,7 +33,7 @@ def said(count: int) -> str:
 @pytest.fixture
 def node(new_node: NewNode) -> Node:
     agents = {"talk": TALK, "resumes": RESUMES}
-    return new_node(agents=agents, times={"cancel_grace_s": 2.0, "foreground_grace_s": 30.0}).start()
+    return new_node(agents=agents, times={"cancel_grace_s": 8.0, "foreground_grace_s": 30.0}).start()
 
 
 @pytest.mark.req("RT-12", "RT-36")
@@ -47,7 +48,7 @@ async def test_what_is_queued_is_the_sessions_next_turn(node: Node, target: str)
         same = (await client.get(run_id)).details["pid"] == (await client.get(receipt.run_id)).details["pid"]
 
     assert (receipt.outcome, waiting.run.queue_position, waiting.run.state) == (InputOutcome.CONFIRMED, 1, "accepted")
-    assert ending(first[-1]) == ("complete", f"turn 1: {said(40)}")
+    assert ending(first[-1]) == ("complete", f"turn 1: {said(MANY)}")
     assert ending(second[-1]) == ("complete", f"turn 2: {said(3)}")
     assert same is (target == "talk"), "a warm process takes it, where the session has one"
 
@@ -70,7 +71,7 @@ async def test_what_is_queued_survives_the_node_and_keeps_its_order(node: Node, 
 
     assert (again.outcome, again.run_id) == (InputOutcome.CONFIRMED, "q0"), "the same again makes no second run"
     assert [ending(events[-1]) for events in whole] == [
-        ("complete", f"turn 1: {said(40)}"), ("complete", f"turn 2: {said(3)}"), ("complete", f"turn 3: {said(3)}"),
+        ("complete", f"turn 1: {said(MANY)}"), ("complete", f"turn 2: {said(3)}"), ("complete", f"turn 3: {said(3)}"),
     ]  # fmt: skip
     assert [text(events) for events in whole] == [events[-1].message for events in whole]
     wait_until(lambda: target == "talk" or not node.agent_processes())
