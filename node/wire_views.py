@@ -41,6 +41,7 @@ class RunView:
     workspace_shared_with: tuple[str, ...]
     recovered: bool
     queue_position: int
+    open_requests: tuple[str, ...] = ()
 
     @property
     def has_ended(self) -> bool:
@@ -160,6 +161,7 @@ def run_from_wire(message: node_pb2.RunInfo) -> RunView:
         workspace_shared_with=tuple(message.workspace_shared_with),
         recovered=message.recovered,
         queue_position=message.queue_position,
+        open_requests=tuple(message.open_requests),
     )
 
 

@@ -19,7 +19,8 @@ change nothing. A directive in the prompt chooses what happens; the last one cou
               words= delay_ms=20 text=   an answer of that many words or of that text, word by word; without a
                                          directive it repeats the prompt's words, in about half a second
     think     thoughts=20 delay_ms=20    thinks first, then answers
-    ask       tool=Bash                  asks for leave first (in a session only), and answers that it was allowed or denied
+    ask       tool=Bash withdraw_ms=0    asks for leave first (in a session only), and answers that it was allowed or denied;
+              delay_ms=0                 with withdraw_ms it waits no longer than that, takes its question back, and goes on
     question  from=tool                  asks for a colour (in a session only), by a tool of its own or as a server does, and
                                          answers what it was told
     tool      cmd="echo hello"           runs a shell command as a child process, reports call and result, answers
@@ -407,7 +408,9 @@ def ask(turn: Turn) -> None:
         "input": {"command": "echo asked"},
         "description": "a demo",
     }
-    told = answer_to(turn, request)
+    patience_ms = turn.directive.number("withdraw_ms", 0)
+    told = answer_to(turn, request, within_s=patience_ms / 1000 if patience_ms else None)
+    time.sleep(turn.directive.number("delay_ms", 0) / 1000)
     say(turn, "no answer" if told is None else told["behavior"])
 
 
@@ -423,14 +426,20 @@ def question(turn: Turn) -> None:
         say(turn, told["updatedInput"]["answers"].get(COLOUR, "nothing") if told["behavior"] == "allow" else "deny")
 
 
-def answer_to(turn: Turn, request: dict[str, Any]) -> dict[str, Any] | None:
-    """What the host answers to *request*; None when it refuses to."""
+def answer_to(turn: Turn, request: dict[str, Any], within_s: float | None = None) -> dict[str, Any] | None:
+    """What the host answers to *request*; None when it refuses to, or does not within *within_s*: then it is taken back."""
+    import queue
+
     if turn.conversation is None:
         raise TurnOver(1, "error: only in a session somebody can be asked")
     request_id = new_uuid()
     turn.emit("control_request", request_id=request_id, request=request)
-    while (answer := turn.conversation.answers.get()).get("request_id") != request_id:
-        pass
+    try:
+        while (answer := turn.conversation.answers.get(timeout=within_s)).get("request_id") != request_id:
+            pass
+    except queue.Empty:
+        turn.emit("control_cancel_request", request_id=request_id)
+        return None
     told = answer.get("response")
     return told if isinstance(told, dict) else None
 

@@ -190,6 +190,7 @@ def _facts(details: RunDetails) -> dict[str, str]:
     facts["events"] = f"{run.first_sequence} to {run.last_sequence}"
     facts["shares workspace with"] = ", ".join(run.workspace_shared_with)
     facts["place in the queue"] = str(run.queue_position or "")
+    facts["waits for an answer to"] = ", ".join(run.open_requests)
     facts["background"] = "yes" if run.background else ""
     facts["recovered"] = "yes" if run.recovered else ""
     facts.update(sorted(details.details.items(), key=lambda item: ("\n" in item[1], item[0])))

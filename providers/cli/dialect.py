@@ -92,7 +92,15 @@ class Reply:
     data: bytes
 
 
-Told = Draft | Noise | Question | Reply
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Withdrawal:
+    """The agent does not wait for the answer to a question any more; nobody is to give one."""
+
+    request_id: str
+
+
+Asked = Question | Reply | Withdrawal
+Told = Draft | Noise | Asked
 
 
 class Decoder(Protocol):

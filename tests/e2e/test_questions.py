@@ -134,6 +134,28 @@ async def test_a_question_is_asked_as_such_and_its_answer_reaches_the_agent(clie
         assert words(run.events).count("activity") == 1
 
 
+@pytest.mark.req("RT-13")
+async def test_what_the_agent_takes_back_is_open_no_more_while_its_turn_goes_on(client: NodeClient) -> None:
+    run = Asking(client, "undecided", "[[demo:ask withdraw_ms=300 delay_ms=600000]]")
+    request_id = (await run.question()).request_id
+    try:
+        opened = (await client.get(run.run_id)).run.open_requests
+        async with asyncio.timeout(BOUND_S):
+            while (await client.get(run.run_id)).run.open_requests:
+                await asyncio.sleep(0.02)
+        with pytest.raises(NodeError) as refused:
+            await client.respond(run.run_id, request_id, allow=True)
+        still = (await client.get(run.run_id)).run.state
+        interrupted = await client.send_input(run.run_id, "interrupt")
+
+        assert await run.end() == ("cancelled", "interrupted on request")
+    finally:
+        run.task.cancel()
+
+    assert (opened, refused.value.code, still) == ((request_id,), "not_found", "running")
+    assert interrupted.outcome == "confirmed"
+
+
 @in_every_way
 @pytest.mark.req("RT-13")
 async def test_a_question_can_be_declined(client: NodeClient, way: Way) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from providers.cli.dialect import Decoder, Line, Noise, ProcessEnd, Question, Reply, Told, TurnContext
+from providers.cli.dialect import Decoder, Line, Noise, ProcessEnd, Question, Reply, Told, TurnContext, Withdrawal
 from providers.cli.dialects import load_dialect
 from providers.cli.framing import Framing
 from runtime.events import Draft
@@ -107,6 +107,8 @@ def as_record(found: Told) -> Record:
         return {"question": _json(found.request), "at": [found.offset, found.index]}
     if isinstance(found, Reply):
         return {"reply": found.data.decode(), "key": found.key}
+    if isinstance(found, Withdrawal):
+        return {"withdrawn": found.request_id}
     record: Record = {"type": found.type.value}
     if found.text:
         record["text"] = found.text

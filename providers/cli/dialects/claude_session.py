@@ -25,7 +25,7 @@ import msgspec
 from providers.cli import elicitation
 from providers.cli import json_fields as fields
 from providers.cli.claude_turn import ClaudeDecoder
-from providers.cli.dialect import Line, Noise, ProcessEnd, Question, Reply, State, Told, TurnContext
+from providers.cli.dialect import Line, Noise, ProcessEnd, Question, Reply, State, Told, TurnContext, Withdrawal
 from providers.cli.json_fields import JsonObject
 from providers.cli.json_lines import bounded, noise
 from providers.cli.no_opening import NoOpening
@@ -66,13 +66,15 @@ class ClaudeConversation:
         self._words: dict[str, Callable[[Answer], JsonObject]] = {}  # how each question is answered
 
     def decode(self, line: Line) -> Sequence[Told]:
-        if b'"control_request"' in line.data:
+        if b'"control_request"' in line.data or b'"control_cancel_request"' in line.data:
             try:
                 frame = _decode_object(line.data)
             except (msgspec.MsgspecError, RecursionError):
                 frame = {}
             if frame.get("type") == "control_request":
                 return [self._asked(frame, line.end)]
+            if frame.get("type") == "control_cancel_request":
+                return [Withdrawal(request_id=fields.text(frame, "request_id"))]
         return self._turn.decode(line)
 
     @property

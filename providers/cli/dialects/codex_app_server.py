@@ -28,7 +28,17 @@ import msgspec
 from providers.cli import json_fields as fields
 from providers.cli.codex_questions import Words, put
 from providers.cli.codex_rpc import CodexOpening, error_answer, failure_of, request, result_answer, user_input
-from providers.cli.dialect import Line, ProcessEnd, Question, Reply, State, Told, TurnContext, process_failure
+from providers.cli.dialect import (
+    Line,
+    ProcessEnd,
+    Question,
+    Reply,
+    State,
+    Told,
+    TurnContext,
+    Withdrawal,
+    process_failure,
+)
 from providers.cli.evidence import code_of_prose, exit_facts, recoded, was_ended_from_outside
 from providers.cli.found import Found
 from providers.cli.json_fields import JsonObject
@@ -184,6 +194,9 @@ class CodexConversation:
             self._response(message, found)
         elif "id" in message:
             return [self._asked(method, message, end)]
+        elif method == "serverRequest/resolved":  # also after our own answer, when nobody waits any more
+            raw = fields.mapping(message, "params").get("requestId")
+            return [Withdrawal(request_id=self._name(raw))]
         else:
             self._notification(method, fields.mapping(message, "params"), found)
         return found
@@ -217,14 +230,17 @@ class CodexConversation:
 
     def _asked(self, method: str, message: JsonObject, end: int) -> Question | Reply:
         raw = message["id"]
-        key, params = fields.as_json(raw), fields.mapping(message, "params")
-        request_id = f"{self._number}.{key.strip(chr(34))}"
+        key, params, request_id = fields.as_json(raw), fields.mapping(message, "params"), self._name(raw)
         known = None if self.has_ended or self._is_of_others(params) else put(method, request_id, params)
         if known is None:
             return Reply(key=key, data=error_answer(raw, f"{method} is not supported by this host"))
         asked, words = known
         self._questions[request_id] = raw, words
         return Question(request=asked, offset=end, index=0)
+
+    def _name(self, raw: object) -> str:
+        """What a request of the agent's is called here."""
+        return f"{self._number}.{fields.as_json(raw).strip(chr(34))}"
 
     # -- notifications
 

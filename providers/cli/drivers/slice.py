@@ -19,7 +19,7 @@ from typing import cast
 
 import msgspec
 
-from providers.cli.dialect import Conversation, Question, Reply
+from providers.cli.dialect import Asked, Conversation, Question, Reply, Withdrawal
 from providers.cli.drivers.followed import Followed, stopped
 from providers.cli.drivers.reading import Reading
 from providers.cli.drivers.verbs import Verbs
@@ -286,9 +286,12 @@ class TurnReading(Reading):
 
     # --- questions
 
-    async def take(self, item: Question | Reply) -> None:
+    async def take(self, item: Asked) -> None:
         if isinstance(item, Reply):
             self._answer(item.key, item.data)
+            return
+        if isinstance(item, Withdrawal):
+            self._withdraw(item.request_id)
             return
         shown = asyncio.Event()
         task = asyncio.create_task(self._ask(item, shown), name="ask")
@@ -313,6 +316,12 @@ class TurnReading(Reading):
             self._asking.pop(cast("asyncio.Task[None]", asyncio.current_task()), None)
             self.heard_from()
             self.wake.set()
+
+    def _withdraw(self, request_id: str) -> None:
+        """From now on an answer comes too late, and is refused."""
+        for task, question in self._asking.items():
+            if question.request.request_id == request_id:
+                task.cancel()
 
     def refuse_what_is_open(self) -> None:
         """The turn is over and its process stays: who asked would wait on, for an answer that nobody gives any more."""
