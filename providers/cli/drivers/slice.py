@@ -12,14 +12,13 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 import msgspec
 
-from providers.cli.dialect import Asked, Conversation, Question, Reply, Withdrawal
+from providers.cli.dialect import Asked, Conversation
+from providers.cli.drivers.asking import Asking
 from providers.cli.drivers.followed import Followed, stopped
 from providers.cli.drivers.reading import Reading
 from providers.cli.drivers.verbs import Verbs
@@ -38,7 +37,7 @@ from providers.keeper.run_directory import EXIT, OWNER
 from providers.keeper.tree import started_since
 from runtime.events import Draft, EventType, start
 from runtime.failure import FailureCode
-from runtime.provider import Answer, Decision, Stop, StopReason
+from runtime.provider import Stop, StopReason
 
 log = logging.getLogger(__name__)
 
@@ -115,7 +114,7 @@ class Turn(Followed):
         reading.verbs.ended.set()
         await asyncio.to_thread(self._leave_files, reading.offset, diagnostics)
         if is_fit:
-            reading.refuse_what_is_open()
+            reading.asking.refuse_what_is_open()
             await self._give_back(reading.offset)
         else:
             await self._end_process("finished")
@@ -220,7 +219,10 @@ class TurnReading(Reading):
             was_cancelled=lambda: turn.outcome is not None and turn.outcome.type is EventType.CANCELLED,
             was_interrupted=(turn.run_directory / INTERRUPT).exists(),
         )  # fmt: skip
-        self._asking: dict[asyncio.Task[None], Question] = {}
+        self.asking = Asking(
+            run_directory=turn.run_directory, conversation=turn.conversation, link=turn.link, sink=turn.sink,
+            desk=turn.ctx.permissions, on_answer=self._note_answered,
+        )  # fmt: skip
         self._interrupts = 0
         self._stop_began: float | None = None
         self._has_asked_to_stop = False
@@ -236,7 +238,7 @@ class TurnReading(Reading):
         return turn.conversation.has_ended or bool(self.diagnostics.counts["shrunk"])
 
     def is_waiting_for_us(self) -> bool:
-        return bool(self._asking)
+        return self.asking.is_open
 
     def goes_on(self) -> bool:
         return self.turn.process is not None and self.turn.process.is_alive
@@ -287,63 +289,14 @@ class TurnReading(Reading):
     # --- questions
 
     async def take(self, item: Asked) -> None:
-        if isinstance(item, Reply):
-            self._answer(item.key, item.data)
-            return
-        if isinstance(item, Withdrawal):
-            self._withdraw(item.request_id)
-            return
-        shown = asyncio.Event()
-        task = asyncio.create_task(self._ask(item, shown), name="ask")
-        self._asking[task] = item
-        waiting = asyncio.create_task(shown.wait())
-        await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED)  # the question keeps its place
-        waiting.cancel()
+        await self.asking.take(item)
 
-    async def _ask(self, question: Question, shown: asyncio.Event) -> None:
-        async def show(drafts: Sequence[Draft]) -> None:
-            placed = [
-                msgspec.structs.replace(draft, offset=question.offset, index=question.index + number)
-                for number, draft in enumerate(drafts)
-            ]
-            await self.turn.sink.emit(placed)
-            shown.set()
-
-        try:
-            answer: Answer = await self.turn.ctx.permissions.ask(question.request, show)
-            self._answer(question.request.request_id, self.turn.conversation.answer(answer))
-        finally:
-            self._asking.pop(cast("asyncio.Task[None]", asyncio.current_task()), None)
-            self.heard_from()
-            self.wake.set()
-
-    def _withdraw(self, request_id: str) -> None:
-        """From now on an answer comes too late, and is refused."""
-        for task, question in self._asking.items():
-            if question.request.request_id == request_id:
-                task.cancel()
-
-    def refuse_what_is_open(self) -> None:
-        """The turn is over and its process stays: who asked would wait on, for an answer that nobody gives any more."""
-        for question in self._asking.values():
-            request_id = question.request.request_id
-            denied = Answer(request_id=request_id, decision=Decision.DENY, by="rule", message="The turn is over.")
-            self._answer(request_id, self.turn.conversation.answer(denied))
-
-    def _answer(self, key: str, data: bytes) -> None:
-        """Sent once, whichever node does it: the warden knows the key."""
-        if self.turn.link is None or not data:
-            return
-        try:
-            self.turn.link.send_input(data, key=f"{self.turn.run_directory.name} answer {key}")
-        except InputRefused:
-            pass  # the end of the process is seen as such
+    def _note_answered(self) -> None:
+        self.heard_from()
+        self.wake.set()
 
     async def close(self) -> None:
         """Nobody waits for an answer any more."""
         self.verbs.ended.set()
         self.verbs.progress.set()
-        for task in tuple(self._asking):
-            task.cancel()
-        if self._asking:
-            await asyncio.wait(tuple(self._asking))
+        await self.asking.close()
