@@ -24,6 +24,7 @@ from providers.cli.provider import Machinery
 from providers.cli.run_files import STDOUT, read_slice
 from providers.cli.tail import Tail, open_tail
 from providers.cli.warm_processes import WarmProcesses, open_warm_processes
+from providers.keeper import visibility
 from providers.keeper.client import (
     Keeper,
     clear_append_only,
@@ -68,7 +69,8 @@ class Host:
 
     def notes(self) -> list[str]:
         """What an operator should know of this machine, a sentence each."""
-        return [note for note in (self.tail.note, self.reloader.problem, *self.agents.notes()) if note]
+        found = (self.tail.note, visibility.note(), self.reloader.problem, *self.agents.notes())
+        return [note for note in found if note]
 
 
 @asynccontextmanager
