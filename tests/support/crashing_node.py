@@ -54,9 +54,9 @@ def after(owner: Any, name: str, is_moment: Callable[..., bool] = lambda *_a, **
 
 def before_the_row() -> None:
     """The directory is made; the row is not."""
-    from runtime import runs
+    from runtime import acceptance
 
-    before(runs, "_acceptance")
+    before(acceptance, "_acceptance")
 
 
 def between_intent_and_spawn() -> None:
