@@ -2,8 +2,9 @@
 
 Each round starts a node on a small file system of its own and dispatches some thirty runs over several edges, while the
 monkey kills and freezes what it finds: the node, its keeper, wardens and agents. Some readers stop reading, some leave and
-come back, some dispatch the same run twice; some agents are stuck, fork without end as a normal user, or print for ever;
-in some rounds the disk runs full. Everything stays on this machine and is bounded in number, size and time.
+come back, some dispatch the same run twice, some queue another one behind it; some agents are stuck, fork without end as a
+normal user, or print for ever; in some rounds the disk runs full. Everything stays on this machine and is bounded in
+number, size and time.
 
 At the end of a round nothing may be wrong: every accepted run has one terminal that the monkey's own deeds explain, its
 events are exactly what its agent wrote, every reader got all of them, and no process is left. The books are printed; the
@@ -44,7 +45,8 @@ DISK_MB = 96
 OUTPUT_BYTES = 8 << 20
 IS_ROOT = os.geteuid() == 0
 
-AGENTS = {"demo-agent": Agent(command=DEMO, args=["--model", "{{model}}"])}
+TALKS = Agent(command=DEMO, mode="resumable", verbs=["queue"], resume_args=["--resume", "{{session}}"])
+AGENTS = {"demo-agent": TALKS}
 if (_bomb := fork_bomb()) is not None:
     AGENTS["bomb"] = _bomb
 
@@ -63,7 +65,7 @@ FULL = frozenset({"storage_full", "process_failed", "output_invalid", "internal"
 
 @dataclass(slots=True)
 class Wish:
-    """One run as planned: what it is asked for, who reads how, and whether and when it is cancelled."""
+    """One run as planned: what it is asked for, who reads how, whether and when it is cancelled, what is queued behind it."""
 
     run_id: str
     kind: str
@@ -73,6 +75,7 @@ class Wish:
     reader: str
     cancel_s: float | None = None
     background: bool = True
+    behind: Wish | None = None
 
     @property
     def target(self) -> str:
@@ -106,7 +109,10 @@ def plan(rng: random.Random, count: int) -> list[Wish]:
         must_cancel = kind in ("stubborn", "stuck", "bomb")
         cancel = rng.uniform(0.3, 4.0) if must_cancel or rng.random() < 0.15 else None
         reader = rng.choice(("steady", "steady", "slow", "leaves", "twice", "absent"))
-        wishes.append(Wish(f"m-{number:03d}", kind, prompt, rng.randrange(EDGES), rng.uniform(0, 2.5), reader, cancel))
+        wish = Wish(f"m-{number:03d}", kind, prompt, rng.randrange(EDGES), rng.uniform(0, 2.5), reader, cancel)
+        if kind != "bomb" and rng.random() < 0.3:
+            wish.behind = Wish(f"{wish.run_id}-q", "plain", "[[demo words=40 delay_ms=2]]", wish.edge, 0, "steady")
+        wishes.append(wish)
     return wishes
 
 
@@ -136,7 +142,8 @@ class Round:
         self.reading[wish.run_id] += 1
         try:
             await asyncio.sleep(wish.delay_s)
-            await self.read(client, wish)
+            queueing = [asyncio.create_task(self.queue(client, wish, wish.behind))] if wish.behind else []
+            await asyncio.gather(self.read(client, wish), *queueing)
         finally:
             self.reading[wish.run_id] -= 1
 
@@ -162,6 +169,27 @@ class Round:
             else:
                 self.refused[wish.run_id] = error.code
                 self.received[wish.run_id] = [other for other in self.received[wish.run_id] if other is not got]
+
+    async def queue(self, client: NodeClient, wish: Wish, behind: Wish) -> None:
+        """Say more behind a run that has begun, and follow what comes of it; too late is an answer too."""
+        receipt = None
+        while receipt is None:
+            await asyncio.sleep(0.1)
+            if wish.run_id in self.refused:
+                return
+            try:
+                receipt = await client.send_input(wish.run_id, "queue", behind.prompt, new_run_id=behind.run_id)
+            except NodeError as error:
+                if error.failure is None or error.code == "not_found":
+                    continue  # the node is down, or has not heard of the run yet
+                self.refused[behind.run_id] = error.code
+                return
+        if receipt.run_id:
+            self.accepted.add(behind.run_id)
+            got: list[RuntimeEvent] = []
+            self.received.setdefault(behind.run_id, []).append(got)
+            async with aclosing(client.attach(behind.run_id)) as events:
+                got += [event async for event in events]
 
     async def cancel(self, client: NodeClient, wish: Wish) -> None:
         assert wish.cancel_s is not None
@@ -293,7 +321,8 @@ class Round:
             self.books.problems.append(f"runs without an end: {left}")
 
     def close_books(self) -> None:
-        wishes = {wish.run_id: wish for wish in self.wishes}
+        planned = [*self.wishes, *(wish.behind for wish in self.wishes if wish.behind is not None)]
+        wishes = {wish.run_id: wish for wish in planned}
         directories = {run_id: path for path in self.node.run_directories() if (run_id := run_id_of(path)) is not None}
         for run_id, code in self.refused.items():
             if run_id in self.accepted:
