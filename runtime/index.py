@@ -224,16 +224,19 @@ def connect(path: Path) -> sqlite3.Connection:
             os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         )  # prompts are in it; SQLite obeys the umask
         connection = sqlite3.connect(path, isolation_level=None)
+    except (OSError, sqlite3.Error) as error:
+        raise IndexUnavailable(f"{path} cannot be opened: {getattr(error, 'strerror', error)}") from error
+    try:
         connection.row_factory = sqlite3.Row
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
         _ensure_schema(connection, path)
-    except OSError as error:
-        raise IndexUnavailable(f"{path} cannot be opened: {error.strerror}") from error
-    except sqlite3.DatabaseError as error:
-        raise IndexUnavailable(
-            f"{path} is not a usable index ({error}); move it away to start with an empty one"
-        ) from error
+    except BaseException as error:
+        connection.close()
+        if isinstance(error, sqlite3.DatabaseError):
+            message = f"{path} is not a usable index ({error}); move it away to start with an empty one"
+            raise IndexUnavailable(message) from error
+        raise
     return connection
 
 
@@ -244,7 +247,6 @@ def _ensure_schema(connection: sqlite3.Connection, path: Path) -> None:
     for older in range(found or FORMAT, FORMAT):
         connection.executescript(f"BEGIN; {_UPGRADES[older]} PRAGMA user_version={older + 1}; COMMIT;")
     if found > FORMAT:
-        connection.close()
         raise IndexUnavailable(
             f"{path} has format {found}, this version knows {FORMAT}; use a newer iop-node or another data directory"
         )
