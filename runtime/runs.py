@@ -232,11 +232,9 @@ class Runs:
         Raises:
             NotFound: no such run of this principal.
         """
-        await self.recovered.wait()
-        found = self._get(principal, run_id)
+        found = await self._accepted(principal, run_id)
         if isinstance(found, RunRecord):
             return CancelReceipt(accepted=False, state=found.state)
-        await asyncio.shield(found.accepted)
         accepted = await found.cancel(reason or "cancelled on request")
         try:
             async with asyncio.timeout(self.config.cancel_grace_s + CANCEL_REPORT_S):
@@ -252,8 +250,7 @@ class Runs:
 
     async def get(self, run_id: str, *, principal: str = LOCAL) -> RunRecord:
         """The run as it is now."""
-        await self.recovered.wait()
-        found = self._get(principal, run_id)
+        found = await self._accepted(principal, run_id)
         return found.record if isinstance(found, LiveRun) else found
 
     def active_run_id(self, session: Session) -> str:
@@ -273,6 +270,17 @@ class Runs:
         await self.recovered.wait()
         found = await self.index.run(records.page(principal, before=before, limit=limit, active_only=active_only))
         return [live.record if (live := self.live.get((principal, r.run_id))) else r for r in found]
+
+    async def _accepted(self, principal: str, run_id: str) -> LiveRun | RunRecord:
+        """The run, once it is accepted: before that nothing of it is certain, and one that is refused was never there."""
+        await self.recovered.wait()
+        found = self._get(principal, run_id)
+        if isinstance(found, LiveRun):
+            try:
+                await asyncio.shield(found.accepted)
+            except (FailureError, sqlite3.IntegrityError) as refusal:
+                raise run_not_found(run_id) from refusal
+        return found
 
     def _get(self, principal: str, run_id: str) -> LiveRun | RunRecord:
         found = self._find(principal, run_id)

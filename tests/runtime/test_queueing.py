@@ -11,7 +11,16 @@ import pytest
 
 from runtime.conversations import terminate_session
 from runtime.events import complete, error, start
-from runtime.failure import CapacityExhausted, Conflict, Failure, FailureCode, InvalidRequest, NotFound, SessionBusy
+from runtime.failure import (
+    CapacityExhausted,
+    Conflict,
+    Failure,
+    FailureCode,
+    FailureError,
+    InvalidRequest,
+    NotFound,
+    SessionBusy,
+)
 from runtime.provider import InputOutcome, InputReceipt, SessionSlot
 from runtime.resolve import Unsupported
 from runtime.types import RunRequest
@@ -265,3 +274,69 @@ async def test_a_session_ends_with_all_that_waits_for_it_or_not_at_all(tmp_path:
 async def _until(condition: Any) -> None:
     while not condition():
         await asyncio.sleep(0.001)
+
+
+# --- a run that is not accepted yet
+
+
+class Slow:
+    """Acceptance that waits, and may find the disk full."""
+
+    def __init__(self, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.go_on, self.refuses = asyncio.Event(), False
+
+        async def admit(run: Any) -> None:
+            await self.go_on.wait()
+            if self.refuses:
+                monkeypatch.setattr(host.storage, "make_run_directory", self._full)
+            await original(run)
+
+        original = host.runs.acceptance.admit
+        monkeypatch.setattr(host.runs.acceptance, "admit", admit)
+
+    def _full(self, ulid: str) -> None:
+        raise OSError(28, "No space left on device")
+
+
+@pytest.mark.req("RT-12", "E-6")
+async def test_behind_a_run_that_is_being_accepted_one_waits_for_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its directory may not be there yet, and was then taken for a mistake of the caller's."""
+    agent = Talker(plays(start(), complete("done")))
+    async with open_host(tmp_path, agent) as host:
+        slow = Slow(host, monkeypatch)
+        dispatched = asyncio.create_task(host.runs.dispatch(first()))
+        await within(_until(lambda: ("local", "r0") in host.runs.live))
+        queued = asyncio.create_task(queue(host, new_run_id="r1"))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not queued.done()
+        slow.go_on.set()
+
+        await dispatched
+        receipt = await within(queued)
+
+        assert receipt.outcome in (InputOutcome.CONFIRMED, InputOutcome.TOO_LATE)
+
+
+@pytest.mark.parametrize("ask", ["queue", "get", "cancel"])
+async def test_a_run_that_is_refused_in_the_end_was_never_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: str
+) -> None:
+    async with open_host(tmp_path, Talker(Gate(start()))) as host:
+        slow = Slow(host, monkeypatch)
+        slow.refuses = True
+        dispatched = asyncio.create_task(host.runs.dispatch(first()))
+        await within(_until(lambda: ("local", "r0") in host.runs.live))
+        asking = {"queue": queue(host), "get": host.runs.get("r0"), "cancel": host.runs.cancel("r0")}
+        asked = asyncio.create_task(asking.pop(ask))
+        for unused in asking.values():
+            unused.close()
+        await asyncio.sleep(0)
+        slow.go_on.set()
+
+        with pytest.raises(NotFound):
+            await within(asked)
+        with pytest.raises(FailureError, match="takes no run"):
+            await dispatched
