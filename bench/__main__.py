@@ -17,9 +17,10 @@ from bench.report import Row, show, store
 from bench.returning import attach, recovery
 from bench.starting import cancel, idle, start
 from bench.streaming import latency, throughput
+from bench.warm import warm
 
 PARTS: dict[str, Callable[[Options], list[Row]]] = {
-    each.__name__: each for each in (throughput, latency, start, attach, recovery, cancel, idle, micro, profile)
+    each.__name__: each for each in (throughput, latency, start, warm, attach, recovery, cancel, idle, micro, profile)
 } | {"real-cli": real_cli}
 _ONLY_WHEN_NAMED = ("profile", "real-cli")
 

@@ -1,8 +1,9 @@
-"""The node's configuration for the measurements: three targets that are children of ours.
+"""The node's configuration for the measurements: targets that are children of ours.
 
 ``bench``  the agent of :mod:`bench.agent`, its orders as the prompt
 ``quick``  prints one short answer from a file and is gone: the cheapest child there is
 ``still``  prints a number of lines from a file, and stays
+``talk``   the demo agent, one process a session
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from bench import agent
 HERE = Path(__file__).parent
 AGENT = [sys.executable, "-S", "-E", str(HERE / "agent.py")]
 QUICK = ["/bin/sh", "-c", 'exec cat "$0"']
+TALK = [str(Path(sys.executable).parent / "iop-demo-agent")]
 STILL = ["/bin/sh", "-c", 'cat "$0"; exec sleep 600']
 
 
@@ -35,11 +37,17 @@ def write_config(directory: Path, *, lines: int = 2000) -> Path:
         "quick": [*QUICK, str(quick_answer(directory))],
         "still": [*STILL, str(still)],
     }
+    spoken = ["--input-format", "stream-json"]
+    talk = {
+        "id": "talk", "provider": "talk", "model": "talk", "mode": "session", "output_format": "claude_session",
+        "cancel": ["interrupt", "term"], "args": spoken, "resume_args": [*spoken, "--resume", "{{session}}"],
+    }  # fmt: skip
+    commands["talk"] = TALK
     catalog = {
         "version": 1,
         "providers": [{"id": k, "command": c, "dialect": "claude_stream_json"} for k, c in commands.items()],
         "models": [{"id": k, "provider": k, "target": k} for k in commands],
-        "profiles": [{"id": k, "provider": k, "model": k} for k in commands],
+        "profiles": [talk if k == "talk" else {"id": k, "provider": k, "model": k} for k in commands],
     }
     (directory / "catalog.yaml").write_text(json.dumps(catalog))  # JSON is YAML
     settings = {"catalog": "catalog.yaml", "limits": {"max_concurrent_runs": 1000}}

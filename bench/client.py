@@ -184,6 +184,32 @@ async def start(stub: Any, a: dict[str, Any]) -> Result:
     return {"p50_ms": percentile(found, 0.5), "p99_ms": percentile(found, 0.99)}
 
 
+async def warm(stub: Any, a: dict[str, Any]) -> Result:
+    """Later turns of one session, from the call to the first delta; then what many sessions cost that wait."""
+    before = proc.threads(a["pid"])
+    found = [await _turn(stub, "warm", a["input"]) for _ in range(a["tries"] + 1)][1:]
+    for number in range(1, a["sessions"]):
+        await _turn(stub, f"warm-{number}", a["input"])
+    await asyncio.sleep(1)
+    wardens = [proc.private_kib(pid) for pid in proc.children(a["keeper"]) if proc.children(pid)]
+    return {
+        "p50_ms": percentile(found, 0.5), "p99_ms": percentile(found, 0.99),
+        "warden_mb": statistics.median(wardens) * 1024 / 1e6, "threads_more": proc.threads(a["pid"]) - before,
+    }  # fmt: skip
+
+
+async def _turn(stub: Any, session: str, text: str) -> float:
+    """One turn of *session*, to its end; milliseconds to its first delta."""
+    began, first = time.monotonic(), 0.0
+    mode = node_pb2.SESSION_MODE_CREATE_IF_MISSING
+    request = node_pb2.RunRequest(target="talk", session_id=session, session_mode=mode, input=text)
+    async for event in stub.Run(request):
+        if not first and event.type == "delta":
+            first = time.monotonic() - began
+    assert first, "no delta came"
+    return first * 1e3
+
+
 async def cancel(stub: Any, a: dict[str, Any]) -> Result:
     """From the call of CancelRun to the death of the agent and of its child."""
     found = []
@@ -282,7 +308,7 @@ def _own_cpu_s() -> float:
 
 
 _COMMANDS: dict[str, Callable[[Any, dict[str, Any]], Awaitable[Result]]] = {
-    each.__name__: each for each in (throughput, latency, start, cancel, idle, fill, attach)
+    each.__name__: each for each in (throughput, latency, start, warm, cancel, idle, fill, attach)
 }
 
 

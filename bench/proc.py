@@ -39,6 +39,12 @@ def memory_kib(pid: int) -> int:
     return _status(pid, "VmRSS:")
 
 
+def private_kib(pid: int) -> int:
+    """Memory that no other process shares."""
+    with open(f"/proc/{pid}/smaps_rollup") as file:
+        return sum(int(line.split()[1]) for line in file if line.startswith(("Private_Clean:", "Private_Dirty:")))
+
+
 def threads(pid: int) -> int:
     return _status(pid, "Threads:")
 

@@ -54,4 +54,4 @@ def test_the_node_takes_the_configuration(tmp_path: Path) -> None:
     config = load_config(write_config(tmp_path, lines=3))
 
     assert config.catalog is not None
-    assert [profile.id for profile in load_catalog(config.catalog).profiles] == ["bench", "quick", "still"]
+    assert [profile.id for profile in load_catalog(config.catalog).profiles] == ["bench", "quick", "still", "talk"]
