@@ -10,7 +10,7 @@ import pytest
 
 from node.client import NodeClient
 from tests.support.nodes import Node, fake
-from tests.support.runs import ending, run
+from tests.support.runs import begun, ending, follow, run
 
 LAST = "sleep 300 & sleep 300"
 
@@ -49,7 +49,19 @@ async def test_a_run_over_its_budget_is_ended_with_its_tree(
 
     assert ending(events[-1]) == ("error", "budget_exhausted")
     assert events[-1].error == said
+    assert events[-1].usage is not None and events[-1].usage.output_tokens == 20, "what it has spent"
     node.assert_no_agents()
+
+
+async def test_a_run_that_is_cut_short_tells_what_it_has_spent(client: NodeClient, node: Node) -> None:
+    async with begun(client, "shell-json", spends(last=LAST)) as (run_id, events):
+        while (await anext(events)).delta != "m2":
+            pass
+        await client.cancel(run_id)
+        rest = await follow(events)
+
+    assert rest[-1].type == "cancelled"
+    assert rest[-1].usage is not None and rest[-1].usage.output_tokens in (11, 20)
 
 
 @pytest.mark.parametrize("budget", [{"turns": 2, "tokens": 22}, {"cost_usd": 0.1}])

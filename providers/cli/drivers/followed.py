@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from providers.cli.dialect import Decoder, ProcessEnd
+from providers.cli.dialect import Decoder, Metered, ProcessEnd
 from providers.cli.framing import Framing
 from providers.cli.run_files import STDOUT, Diagnostics, stderr_tail
 from providers.cli.tail import Tail
@@ -65,8 +65,13 @@ class Followed:
         )
 
     def terminal(self, diagnostics: Diagnostics) -> Draft:
-        """The terminal by evidence: the dialect's rule, unless the process was ended for a reason of ours before it."""
-        terminal = self._judged(diagnostics)
+        """The terminal by evidence: the dialect's rule, unless the process was ended for a reason of ours before it.
+
+        A run that was cut short has spent something too: what its agent told of that is in its terminal.
+        """
+        terminal, decoder = self._judged(diagnostics), self.decoder
+        if terminal.usage is None and isinstance(decoder, Metered):
+            terminal = msgspec.structs.replace(terminal, usage=decoder.usage_so_far)
         if terminal.failure is None:
             return terminal
         failure = without_secrets(terminal.failure, self.redact)
