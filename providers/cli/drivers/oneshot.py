@@ -26,6 +26,8 @@ class OneShot(Followed):
     """A run whose process ends with it. *start_facts* are said with its start."""
 
     start_facts: Mapping[str, str] = field(default_factory=dict)
+    is_told: bool = False
+    """Its terminal is on its way to the readers, or there: no other node will take it up."""
 
     async def follow(self) -> None:
         """Report everything to the terminal, and return when nothing of the run is left.
@@ -40,6 +42,10 @@ class OneShot(Followed):
             await self.sink.emit([start(**self.start_facts)])
             await _ToTheLastByte(self, fd, diagnostics).to_its_end()
             await self._conclude(diagnostics)
+        except asyncio.CancelledError:  # the node ends; its warden does the rest alone
+            if self.is_told:
+                self._stop_survivors()
+            raise
         except Exception:  # the host could not take an event, a full disk: nobody else would end the process
             await self._leave_nothing()
             discard_secrets(self.directory)
@@ -54,6 +60,7 @@ class OneShot(Followed):
         terminal = self.terminal(diagnostics)
         await asyncio.to_thread(diagnostics.store, self.directory)
         stop = self.ctx.stop  # one that comes later did not end the run
+        self.is_told = True
         await self.sink.emit([terminal])
         await self._leave_nothing()
         discard_secrets(self.directory)
@@ -65,11 +72,14 @@ class OneShot(Followed):
         if self.link is None or self.link.gone:
             return
         if not self.link.lost:
-            if self.link.exit is None:
-                self.link.stop(steps=self.cancel_steps, grace_s=self.ctx.cancel_grace_s, reason="finished")
+            self._stop_survivors()
             await self.link.wait_gone(self.ctx.cancel_grace_s + LEFTOVERS_S)
         if self.link.lost:
             await self.end_orphans()
+
+    def _stop_survivors(self) -> None:
+        if self.link is not None and not self.link.is_over and self.link.exit is None:
+            self.link.stop(steps=self.cancel_steps, grace_s=self.ctx.cancel_grace_s, reason="finished")
 
 
 class _ToTheLastByte(Reading):

@@ -65,6 +65,8 @@ class Turn(Followed):
     keeps_warm: bool
     keeps_raw: bool
     outcome: Draft | None = None
+    is_told: bool = False
+    """Its terminal is on its way to the readers, or there: no other node will take it up."""
 
     async def follow(self) -> None:
         """Report everything to the terminal; on return the process is idle, or nothing of it is left.
@@ -83,8 +85,11 @@ class Turn(Followed):
                 await self.sink.emit([start(**self.part.start_facts)])
             await reading.to_its_end()
             await self._conclude(reading, diagnostics)
-        except asyncio.CancelledError:
-            self._leave()
+        except asyncio.CancelledError:  # the node ends
+            if not self.is_told:
+                self._leave()
+            elif self.process is None or self.process.is_busy:
+                self._dispose()
             raise
         except NotRead:
             self._dispose()
@@ -109,6 +114,7 @@ class Turn(Followed):
         if stop is not None and not is_fit:
             await self._end_process(stop.reason.value)
         terminal = self._told(self.terminal(diagnostics), was_interrupted=reading.verbs.was_interrupted)
+        self.is_told = True
         await self.sink.emit([terminal])
         self.outcome = terminal
         reading.verbs.ended.set()
