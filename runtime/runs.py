@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 from runtime import records
 from runtime.acceptance import Acceptance, Asked
@@ -40,6 +41,9 @@ from runtime.run import LiveRun
 from runtime.sessions import Session, Sessions
 from runtime.storage import Storage
 from runtime.types import RunRequest
+
+T = TypeVar("T")
+Found = LiveRun | RunRecord
 
 log = logging.getLogger(__name__)
 
@@ -106,17 +110,7 @@ class Runs:
             FailureError: nothing was accepted, and no process was started.
         """
         asked = await self._asked(request, principal, outer_deadline_s=outer_deadline_s)
-        found = self._find(principal, asked.run_id)
-        if found is None:
-            check_cursor(asked.run_id, after, first=1, last=0)
-            found, is_new = await self._claim(asked)
-            if is_new:
-                try:
-                    return await self._accept(found)
-                except sqlite3.IntegrityError:  # it came in and has even ended
-                    found = self._get(principal, asked.run_id)
-        check_same(found.record if isinstance(found, LiveRun) else found, asked.digest)
-        return await self._reader(found, after)
+        return await self._once(asked, self._accept, lambda found: self._reader(found, after), after=after)
 
     async def queue(self, request: RunRequest, *, principal: str = LOCAL) -> str:
         """Accept *request* as a run that waits for its session, and answer its id; the same again answers the same.
@@ -125,19 +119,29 @@ class Runs:
             FailureError: nothing was accepted.
         """
         asked = await self._asked(request, principal, may_wait=True)
-        found = self._find(principal, asked.run_id)
+        await self._once(asked, lambda run: to_the_end(self.acceptance.admit(run)), self._until_accepted)
+        return asked.run_id
+
+    async def _once(
+        self, asked: Asked, begin: Callable[[LiveRun], Awaitable[T]], join: Callable[[Found], Awaitable[T]], *,
+        after: int = 0,
+    ) -> T:  # fmt: skip
+        """*begin* the run that is asked for, or *join* the one that is there under its id, if it is the same."""
+        found = self._find(asked.principal, asked.run_id)
         if found is None:
+            check_cursor(asked.run_id, after, first=1, last=0)
             found, is_new = await self._claim(asked)
             if is_new:
                 try:
-                    await to_the_end(self.acceptance.admit(found))
-                    return asked.run_id
-                except sqlite3.IntegrityError:
-                    found = self._get(principal, asked.run_id)
+                    return await begin(found)
+                except sqlite3.IntegrityError:  # it came in and has even ended
+                    found = self._get(asked.principal, asked.run_id)
         check_same(found.record if isinstance(found, LiveRun) else found, asked.digest)
+        return await join(found)
+
+    async def _until_accepted(self, found: Found) -> None:
         if isinstance(found, LiveRun):
             await asyncio.shield(found.accepted)
-        return asked.run_id
 
     async def _asked(
         self, request: RunRequest, principal: str, *, outer_deadline_s: float | None = None, may_wait: bool = False
@@ -205,7 +209,7 @@ class Runs:
         await self.recovered.wait()
         return await self._reader(self._get(principal, run_id), after)
 
-    async def _reader(self, found: LiveRun | RunRecord, after: int) -> Reader:
+    async def _reader(self, found: Found, after: int) -> Reader:
         if isinstance(found, RunRecord):
             return read_ended(found, self.storage.run_directory(found.ulid), after)
         await asyncio.shield(found.accepted)
@@ -271,7 +275,7 @@ class Runs:
         found = await self.index.run(records.page(principal, before=before, limit=limit, active_only=active_only))
         return [live.record if (live := self.live.get((principal, r.run_id))) else r for r in found]
 
-    async def _accepted(self, principal: str, run_id: str) -> LiveRun | RunRecord:
+    async def _accepted(self, principal: str, run_id: str) -> Found:
         """The run, once it is accepted: before that nothing of it is certain, and one that is refused was never there."""
         await self.recovered.wait()
         found = self._get(principal, run_id)
@@ -282,13 +286,13 @@ class Runs:
                 raise run_not_found(run_id) from refusal
         return found
 
-    def _get(self, principal: str, run_id: str) -> LiveRun | RunRecord:
+    def _get(self, principal: str, run_id: str) -> Found:
         found = self._find(principal, run_id)
         if found is None:
             raise run_not_found(run_id)
         return found
 
-    def _find(self, principal: str, run_id: str) -> LiveRun | RunRecord | None:
+    def _find(self, principal: str, run_id: str) -> Found | None:
         if (live := self.live.get((principal, run_id))) is not None:
             return live
         return self.index.look_up(records.find(principal, run_id))

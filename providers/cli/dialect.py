@@ -99,8 +99,8 @@ class Withdrawal:
     request_id: str
 
 
-Asked = Question | Reply | Withdrawal
-Told = Draft | Noise | Asked
+FromAgent = Question | Reply | Withdrawal
+Told = Draft | Noise | FromAgent
 
 
 class Decoder(Protocol):

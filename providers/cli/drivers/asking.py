@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from providers.cli.dialect import Asked, Conversation, Question, Reply, Withdrawal
+from providers.cli.dialect import Conversation, FromAgent, Question, Reply, Withdrawal
 from providers.keeper.client import InputRefused, WardenLink
 from runtime.events import Draft
 from runtime.provider import Answer, Decision, EventSink, PermissionPort
@@ -37,7 +37,7 @@ class Asking:
         """The agent waits for an answer."""
         return bool(self._open)
 
-    async def take(self, item: Asked) -> None:
+    async def take(self, item: FromAgent) -> None:
         """Answer *item* at once, or let it wait; returns when the question is shown, so that it keeps its place."""
         if isinstance(item, Reply):
             self._say(item.key, item.data)

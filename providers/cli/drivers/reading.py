@@ -12,7 +12,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from providers.cli.dialect import Asked, Line, Metered, Noise
+from providers.cli.dialect import FromAgent, Line, Metered, Noise
 from providers.cli.drivers.followed import Followed
 from providers.cli.run_files import STDOUT, Diagnostics
 from runtime.events import Draft
@@ -63,7 +63,7 @@ class Reading(ABC):
         """In how many seconds the driver wants to look again although nothing happens; None: not at all."""
         return None
 
-    async def take(self, item: Asked) -> None:
+    async def take(self, item: FromAgent) -> None:
         """The agent asks something, and waits for an answer; a process of one run has no way to give one."""
         self.diagnostics.note(Noise(kind="unanswered", detail=type(item).__name__))
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from providers.cli.dialect import Asked, Conversation
+from providers.cli.dialect import Conversation, FromAgent
 from providers.cli.drivers.asking import Asking
 from providers.cli.drivers.followed import Followed, stopped
 from providers.cli.drivers.reading import Reading
@@ -294,7 +294,7 @@ class TurnReading(Reading):
 
     # --- questions
 
-    async def take(self, item: Asked) -> None:
+    async def take(self, item: FromAgent) -> None:
         await self.asking.take(item)
 
     def _note_answered(self) -> None:
