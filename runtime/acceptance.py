@@ -133,7 +133,7 @@ class Acceptance:
         """The row comes last: before it everything can be undone, after it nothing can be refused."""
         try:
             if run.spec.workspace == self._private_workspace(run.session):
-                self._storage.make_private_workspace(run.session.workspace_key or run.session.key)
+                self._storage.make_private_workspace(run.session.directory_key)
             check_workspace(run.spec.workspace)
             self._storage.make_run_directory(run.record.ulid)
             run.open_journal()
@@ -161,7 +161,7 @@ class Acceptance:
         return request.workspace or lease.capabilities.default_workspace or self._private_workspace(session)
 
     def _private_workspace(self, session: Session) -> str:
-        return str(self._storage.private_workspace(session.workspace_key or session.key))
+        return str(self._storage.private_workspace(session.directory_key))
 
     def _sharing(self, workspace: str, session: Session) -> tuple[str, ...]:
         """The runs that work there at the same time; those of the same session never do."""

@@ -75,7 +75,7 @@ async def sweep(runs: Runs, *, now_ns: int, dry_run: bool = False) -> Swept:
         anonymous_before_ns=now_ns - int(config.anonymous_session_ttl_s * _NS),
         terminated_before_ns=now_ns - int(config.tombstone_s * _NS),
     )
-    await _remove_workspaces(runs, {session.workspace_key or session.key for session in expired}, now_ns)
+    await _remove_workspaces(runs, {session.directory_key for session in expired}, now_ns)
     return Swept(runs=trimmed, tombstones=tombstones, sessions=len(expired))
 
 

@@ -39,6 +39,11 @@ class Session:
     and some agents find one by its directory."""
     _native_id: str | None = None
 
+    @property
+    def directory_key(self) -> str:
+        """Names the private directory that it works in."""
+        return self.workspace_key or self.key
+
 
 class Sessions:
     """Every session of the data directory, and which run has which."""
@@ -83,7 +88,7 @@ class Sessions:
         session = replace(found, used_ns=now_ns) if found else Session(
             principal=principal, session_id=session_id, key=new_ulid(), adapter=adapter, target=target,
             anonymous=anonymous, created_ns=now_ns, used_ns=now_ns, forked_from=source.key if source else "",
-            workspace_key=source.workspace_key or source.key if source else "",
+            workspace_key=source.directory_key if source else "",
         )  # fmt: skip
         return session, turn
 
@@ -164,7 +169,7 @@ class Sessions:
     @property
     def directories(self) -> set[str]:
         """The keys under which some session has its private directory."""
-        return {each.workspace_key or each.key for each in self._sessions.values()}
+        return {each.directory_key for each in self._sessions.values()}
 
     async def remember(self, session: Session, native_id: str) -> None:
         """Store the provider's own id for the next run; durable when this returns."""
