@@ -41,7 +41,6 @@ from node.wire_views import (
     RunView,
 )
 from runtime.events import TERMINAL, RuntimeEvent
-from runtime.keys import new_ulid
 from runtime.provider import InputReceipt, InputVerb
 from runtime.types import RunRequest
 
@@ -58,6 +57,10 @@ _Opener: TypeAlias = Callable[[int], AbstractAsyncContextManager[AsyncIterator[A
 def new_run_id() -> str:
     """An id that no other run has."""
     return f"run-{uuid.uuid4().hex}"
+
+
+def _id_of_run_made_by(verb: str) -> str:
+    return new_run_id() if verb == InputVerb.QUEUE else ""
 
 
 class NodeClient:
@@ -192,8 +195,7 @@ class NodeClient:
 
         ``queue`` makes a background run, under *new_run_id* or the id in the receipt: :meth:`attach` to it.
         """
-        new_run_id = new_run_id or (new_ulid().lower() if verb == InputVerb.QUEUE else "")
-        return await self._connection.send_input(run_id, verb, text, new_run_id)
+        return await self._connection.send_input(run_id, verb, text, new_run_id or _id_of_run_made_by(verb))
 
     async def respond(
         self, run_id: str, request_id: str, *, allow: bool, message: str = "", answer: Mapping[str, Any] | None = None
